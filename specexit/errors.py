@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class SpecExitError(Exception):
-    """Base of the errors that a user can mend: the message names the field, the value and the fix."""
+    """Base of errors that a user can mend: the message names the field, the value, the fix."""
 
 
 class ConfigError(SpecExitError):

@@ -1,0 +1,43 @@
+"""Environment of an in-process vLLM, set before vLLM is imported. Imports no engine itself."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+_CPU_DEFAULTS = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine lives in this process: deterministic
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "TOKENIZERS_PARALLELISM": "false",
+    "OMP_NUM_THREADS": "1",  # a second thread buys nothing for small models, two processes collapse
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+
+
+def prepare_in_process_engine() -> None:
+    """Set the defaults that an in-process CPU engine wants; what the user has set stays.
+
+    On a machine with a GPU only the single-process setting is made.
+    """
+    if has_gpu():
+        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        return
+    for name, value in _CPU_DEFAULTS.items():
+        os.environ.setdefault(name, value)
+
+
+def has_gpu() -> bool:
+    """Whether torch sees an accelerator."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def base_engine_arguments(model: str, *, max_model_len: int, seed: int = 0) -> dict[str, Any]:
+    """Arguments for `vllm.LLM` that every in-process engine here shares."""
+    arguments: dict[str, Any] = {"model": model, "max_model_len": max_model_len, "seed": seed}
+    if not has_gpu():
+        arguments["enforce_eager"] = True  # compilation costs 22-45 s at start
+    return arguments
