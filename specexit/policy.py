@@ -11,8 +11,8 @@ from pydantic import Field, model_validator
 from specexit.config import Settings
 from specexit.split import SplitMode
 
-SIGNALS = ("confidence", "progress", "remain")
 SignalName = Literal["confidence", "progress", "remain"]
+SIGNALS: tuple[SignalName, ...] = ("confidence", "progress", "remain")
 Unit = Annotated[float, Field(ge=0, le=1)]
 
 
