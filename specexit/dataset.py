@@ -1,4 +1,4 @@
-"""The labelled dataset: one row a trace, in Parquet. Written by `data_build`, read by the others."""
+"""The labelled dataset: one row a trace, in Parquet. Written by `data_build`."""
 
 from __future__ import annotations
 
@@ -35,20 +35,12 @@ SCHEMA = pa.schema(
         _field("prompt_ids", _IDS, "token ids of the prompt, as the engine saw them"),
         _field("output_ids", _IDS, "token ids of the full output, think tags and answer included"),
         _field("think_start", pa.int32(), "index in output_ids of the first thinking token"),
-        _field(
-            "think_end", pa.int32(), "index in output_ids of the think end; thinking is between"
-        ),
-        _field(
-            "token_logprobs", _FLOATS, "[T] log-probability of each thinking token when sampled"
-        ),
+        _field("think_end", pa.int32(), "index in output_ids of the think end"),
+        _field("token_logprobs", _FLOATS, "[T] log-probability of each thinking token"),
         _field("boundaries", _IDS, "[K + 1] thinking tokens before each boundary, the first is 0"),
-        _field(
-            "probed", pa.list_(pa.bool_()), "[K + 1] whether a trial answer was generated there"
-        ),
+        _field("probed", pa.list_(pa.bool_()), "[K + 1] whether a trial answer was generated"),
         _field("trial_answers", pa.list_(pa.string()), "[K + 1] JSON of the trial answer, or null"),
-        _field(
-            "trial_agrees", pa.list_(pa.bool_()), "[K + 1] trial answer equals the full output's"
-        ),
+        _field("trial_agrees", pa.list_(pa.bool_()), "[K + 1] trial answer equals `answer`"),
         _field("trial_correct", pa.list_(pa.bool_()), "[K + 1] trial answer equals gold, or null"),
         _field("trial_logprob", _FLOATS, "[K + 1] mean log-probability of the trial's tokens"),
         _field("trial_tokens", _IDS, "[K + 1] tokens of the trial answer up to its commit"),
@@ -121,7 +113,8 @@ def shards(folder: str | Path) -> list[Path]:
     files = sorted((Path(folder) / "data").glob("*.parquet"))
     if not files:
         raise ConfigError(
-            f"data: {folder} holds no data/*.parquet; give the --out folder of `specexit data build`"
+            f"data: {folder} holds no data/*.parquet; "
+            "give the folder that `specexit data build` wrote"
         )
     return files
 

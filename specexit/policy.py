@@ -161,19 +161,23 @@ class ExitTracker:
                 self._recent.popleft()
             n = len(self._recent)
             columns = zip(*self._recent, strict=True)
-            self.smoothed = tuple(sum(column) / n for column in columns)  # type: ignore[assignment]
+            c, p, r = (sum(column) / n for column in columns)
+            self.smoothed = (c, p, r)
         elif s.kind == "none" or self.smoothed is None:
             self.smoothed = signals
         elif s.kind == "ewma":
             self.smoothed = _mix(s.alpha, signals, self.smoothed)
         else:  # momentum: Holt's linear smoothing, level and trend with the same weight
-            ahead = tuple(m + d for m, d in zip(self.smoothed, self._trend, strict=True))
-            level = _mix(s.alpha, signals, ahead)  # type: ignore[arg-type]
-            change = tuple(a - b for a, b in zip(level, self.smoothed, strict=True))
-            self._trend = _mix(s.alpha, change, self._trend)  # type: ignore[arg-type]
+            level = _mix(s.alpha, signals, _add(self.smoothed, self._trend, 1))
+            self._trend = _mix(s.alpha, _add(level, self.smoothed, -1), self._trend)
             self.smoothed = level
 
 
 def _mix(alpha: float, new: Triple, old: Triple) -> Triple:
     a, b, c = (alpha * n + (1 - alpha) * o for n, o in zip(new, old, strict=True))
+    return a, b, c
+
+
+def _add(x: Triple, y: Triple, sign: int) -> Triple:
+    a, b, c = (p + sign * q for p, q in zip(x, y, strict=True))
     return a, b, c

@@ -22,13 +22,13 @@ class SignalState(NamedTuple):
     Attributes:
         hidden: `[B, D]` GRU state after the last boundary.
         total: `[B, D]` sum of z over the current paragraph.
-        count: `[B]` tokens of the current paragraph.
+        tokens: `[B] float32`, tokens of the current paragraph.
         logits: `[B, 3]` readout of `hidden`.
     """
 
     hidden: Tensor
     total: Tensor
-    count: Tensor
+    tokens: Tensor
     logits: Tensor
 
 
@@ -98,14 +98,14 @@ class SignalHead(nn.Module):
         if self.kind == "mlp":
             return state, self.readout(z)
         total = state.total + z
-        count = state.count + 1
+        tokens = state.tokens + 1
         at = is_boundary[:, None]
-        hidden = self.gru(torch.cat([z, total / count[:, None]], -1), state.hidden)
+        hidden = self.gru(torch.cat([z, total / tokens[:, None]], -1), state.hidden)
         hidden = torch.where(at, hidden, state.hidden)
         logits = torch.where(at, self.readout(hidden), state.logits)
         total = torch.where(at, torch.zeros_like(total), total)
-        count = torch.where(is_boundary, torch.zeros_like(count), count)
-        return SignalState(hidden, total, count, logits), logits
+        tokens = torch.where(is_boundary, torch.zeros_like(tokens), tokens)
+        return SignalState(hidden, total, tokens, logits), logits
 
     def forward(self, z: Tensor, is_boundary: Tensor) -> Tensor:
         """All tokens of whole thinkings at once: the same numbers as `step`, token by token.
