@@ -197,8 +197,12 @@ class Searching(Contract):
             return self.first()
         from .last import LastAcceptor
 
-        return LastAcceptor(self.first, self.quiet_chars)
+        return LastAcceptor(self.first(), self.again, self.quiet_chars)
 
     @abstractmethod
     def first(self) -> Acceptor:
         """A machine that finds the first valid answer."""
+
+    def again(self) -> Acceptor:
+        """The same machine for the text after a match, where no output begins."""
+        return self.first()

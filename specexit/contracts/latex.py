@@ -14,6 +14,7 @@ _STYLE = re.compile(
     r"|Bigl|Bigr|big|Big)(?![A-Za-z])"
 )
 _SPACE = re.compile(r"\\[ ,;:!>]|\\(?:quad|qquad|thinspace|enspace|hspace\{[^{}]*\})(?![A-Za-z])|~")
+_THIN_SEPARATOR = re.compile(r"(?<=[0-9])(?:\\[,;:! ]|~)(?=[0-9]{3}(?![0-9]))")
 _MINUS = str.maketrans({"\u2212": "-", "\u2013": "-", "\u00a0": " ", "\u202f": " ", "\u2009": " "})
 _NUMBER = r"[+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|[+-]?\.[0-9]+"
 _UNIT = (
@@ -29,6 +30,7 @@ _VALUE = re.compile(rf"(?:[A-Za-z](?:_\{{?\w+\}}?)?\s*=\s*)?(?P<number>{_NUMBER}
 def tidy(text: str) -> str:
     """Undo typography: compatibility forms (full-width digits), dashes, LaTeX spacing, `{,}`."""
     text = unicodedata.normalize("NFKC", text).translate(_MINUS)
+    text = _THIN_SEPARATOR.sub("", text)
     text = text.replace("{,}", ",").replace("\\$", "").replace("\\!", "")
     text = _SPACE.sub(" ", text)
     return _STYLE.sub("", text).strip()
@@ -75,7 +77,8 @@ def closing_brace(text: str, at: int) -> int:
 def number_text(text: str) -> str | None:
     """The number that `text` states, in plain decimal form without separators, or None.
 
-    A leading `x =`, a currency sign and a unit are allowed: `n = 1{,}234`, `$5`, `35 cm`. Leading zeros are dropped; so is a fraction of zeros.
+    A leading `x =`, a currency sign and a unit are allowed: `n = 1{,}234`, `$5`, `35 cm`. Leading
+    zeros are dropped; so is a fraction of zeros.
     """
     text = unwrap(tidy(text)).replace("\\ ", " ").rstrip(".").strip()
     text = tidy(text).lstrip("$€£¥").rstrip("$").strip()
