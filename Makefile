@@ -1,0 +1,39 @@
+# SpecExit: `make help` lists the targets. Each one makes the environment first if needed.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+RUN := OMP_NUM_THREADS=1 $(VENV)/bin/python
+DEMO_OUT ?= runs/demo
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench docs clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
+
+setup:  ## make .venv with the pinned CPU environment
+	@if [ -z "$(PYTHON)" ]; then echo "setup: no Python found; install Python 3.11" >&2; exit 1; fi
+	@$(PYTHON) configs/environment/setup.py $(VENV)
+
+demo: setup  ## the whole pipeline on the built-in reasoner, with a table and a page
+	$(RUN) -m specexit.cli demo --out $(DEMO_OUT)
+
+test: setup  ## all tests
+	$(RUN) -m pytest $(ARGS)
+
+check: setup  ## format, lint and types
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+
+format: setup  ## format the sources
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+bench: setup  ## accuracy, tokens and latency of every system on the built-in reasoner
+	$(RUN) -m specexit.cli bench run --config configs/bench/tiny.yaml --json runs/bench.json
+
+docs: setup  ## check that the commands in README and docs exist and parse
+	$(RUN) -m pytest tests/unit/test_docs.py
+
+clean:  ## remove what runs and tests left
+	rm -rf runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
