@@ -121,12 +121,11 @@ class Contract(ABC):
                 raise ContractError(
                     f"{path}.{key}: {cls.name} has no such option (options: {allowed})"
                 )
+        values = cls.read_options(options, path)
         try:
-            return cls(**cls.read_options(options, path))
-        except ContractError as error:
-            raise ContractError(f"{path}.{error}" if _is_field(error, known) else str(error)) from (
-                None
-            )
+            return cls(**values)
+        except ContractError as error:  # the fields name themselves; say where they are
+            raise ContractError(f"{path}.{error}") from None
         except TypeError as error:
             raise ContractError(f"{path}: {cls.name}: {error}") from None
 
@@ -134,11 +133,6 @@ class Contract(ABC):
     def read_options(cls, options: dict[str, Any], path: str) -> dict[str, Any]:
         """Turn the JSON values of a spec into field values."""
         return {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
-
-
-def _is_field(error: ContractError, known: set[str]) -> bool:
-    head = str(error).split(":", 1)[0].split("[", 1)[0].split(".", 1)[0]
-    return head in known
 
 
 def _plain(value: Any) -> Any:

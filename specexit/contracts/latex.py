@@ -94,3 +94,11 @@ def plain_decimal(number: str) -> str:
     whole, fraction = whole.lstrip("0") or "0", fraction.rstrip("0")
     value = f"{whole}.{fraction}" if fraction else whole
     return value if value == "0" else sign + value
+
+
+def plain_math(text: str) -> str:
+    r"""A text form for cheap comparison: no blanks, no style, `\dfrac` and `\tfrac` as `\frac`."""
+    text = unwrap(tidy(text)).rstrip(".")
+    text = re.sub(r"\\[dt]frac(?![A-Za-z])", r"\\frac", text)
+    text = re.sub(r"\^\s*\{?\s*\\circ\s*\}?", "", text)
+    return re.sub(r"\s+", "", text)

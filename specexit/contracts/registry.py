@@ -20,6 +20,12 @@ ENTRY_POINT_GROUP = "specexit.contracts"
 
 _BUILT_IN = {
     "boxed_integer": "boxed:BoxedInteger",
+    "boxed_math": "boxed:BoxedMath",
+    "choice": "choice:Choice",
+    "final_answer": "final_answer:FinalAnswer",
+    "final_tag": "final_tag:FinalTag",
+    "label": "label:Label",
+    "regex": "regex:Regex",
 }
 _REGISTERED: dict[str, type[Contract]] = {}
 

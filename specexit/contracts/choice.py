@@ -1,0 +1,117 @@
+"""`choice`: one letter out of a set.
+
+- V: the letters of `letters` (`"ABCD"`, `"A-J"`, digits too); the answer is the upper-case letter.
+- pi and evaluator: the first *stated* letter after the thinking: behind a cue ("answer is", "故选",
+  `<answer>`, a box), or alone on the first or the last line. Markdown, brackets, LaTeX and
+  full-width forms are read through; a letter that only begins a word is none ("Answer seems ...",
+  "the answer is a car", "Answer: I think").
+- commit: at the character that ends the letter. Sound under that evaluator.
+- `cues`: own cues instead of the built-in ones, e.g. `["FINAL ANSWER:"]`.
+- Several letters ("B and C") are not in V: the first is taken, where a blank follows it.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from .base import Acceptor, Searching
+from .errors import ContractError
+from .search import Groups, PatternAcceptor, automaton, only_group
+from .stated import BOX, CLOSE, OPEN, TAGS, alone, alternatives, cue, literal_cues, words
+
+MAX_CHARS = 2_000
+MAX_CUES = 32
+MAX_CUE_CHARS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice(Searching):
+    """A letter of a closed set."""
+
+    name: ClassVar[str] = "choice"
+
+    letters: str = "ABCD"
+    cues: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.letters, str):
+            raise ContractError(f"letters: {self.letters!r} is not a text such as 'ABCD' or 'A-J'")
+        letters = self.letters.upper()
+        if len(letters) == 3 and letters[1] == "-" and letters[0] < letters[2]:
+            letters = "".join(map(chr, range(ord(letters[0]), ord(letters[2]) + 1)))
+        if not letters.isalnum() or not letters.isascii() or len(set(letters)) < len(letters):
+            raise ContractError(f"letters: {self.letters!r} is not a set of letters or digits")
+        object.__setattr__(self, "letters", letters)
+        check_cues(self.cues)
+
+    def first(self) -> Acceptor:
+        return self._machine(fresh=True)
+
+    def again(self) -> Acceptor:
+        return self._machine(fresh=False)
+
+    def _machine(self, fresh: bool) -> Acceptor:
+        return PatternAcceptor(
+            automaton(_pattern(self.letters, self.cues)), self._read, MAX_CHARS, fresh=fresh
+        )
+
+    def _read(self, groups: Groups) -> str | None:
+        return self.normalise(only_group(groups))
+
+    def normalise(self, answer: Any) -> str | None:
+        if not isinstance(answer, str | int) or isinstance(answer, bool):
+            return None
+        text = (
+            unicodedata.normalize("NFKC", str(answer)[:200]).strip(" \t\n*_`\"'$()[]{}.:").upper()
+        )
+        letter, rest = text[:1], text[1:2]
+        return letter if letter and letter in self.letters and not rest.isalnum() else None
+
+
+def check_cues(cues: Any) -> None:
+    """Refuse cues that are no list of short texts."""
+    if not isinstance(cues, tuple) or len(cues) > MAX_CUES:
+        raise ContractError(f"cues: not a list of at most {MAX_CUES} texts")
+    for index, text in enumerate(cues):
+        if not isinstance(text, str) or not 0 < len(text.strip()) <= MAX_CUE_CHARS:
+            raise ContractError(f"cues[{index}]: not a text of 1 to {MAX_CUE_CHARS} characters")
+
+
+def _class(letters: str) -> str:
+    """Both cases and the full-width forms of ASCII letters or digits."""
+    forms = {form for letter in letters for form in (letter, letter.lower())}
+    return "[" + "".join(sorted(forms | {chr(ord(form) + 0xFEE0) for form in forms})) + "]"
+
+
+def _pattern(letters: str, cues: tuple[str, ...]) -> str:
+    # "a" and "I" are words too: a blank and an ordinary word behind them means that.
+    words_too = "".join(letter for letter in letters if letter in "AI")
+    plain = "".join(letter for letter in letters if letter not in words_too)
+    goes_on = r"0-9A-Za-z_０-９Ａ-Ｚａ-ｚ'’+#=&/\-"
+    values = []
+    if plain:
+        values.append(f"({_class(plain)})(?![{goes_on}])")
+    if words_too:
+        after = words("because since as due which for given")
+        values.append(
+            rf"({_class(words_too)})(?:(?![{goes_on}\s])|[ \t]*(?=[\n\r])"
+            rf"|[ \t]+(?:{after}\b|(?![\s0-9A-Za-z_])))"
+        )
+    value = _class(letters)
+    stated = f"(?:{'|'.join(values)})"
+    if cues:
+        return literal_cues(cues) + stated
+    return alternatives(
+        cue("answer option choice solution") + stated,
+        rf"(?:答案|正解|答え|正确选项|正確選項)[是为為应應该該：:はの\s]*(?:[选選][项項]?)?{OPEN}{stated}",
+        rf"[选選][择擇]?[：:\s]*{OPEN}{stated}",
+        rf"只有(?:[选選][项項])?{OPEN}({value}){CLOSE}[项項]?(?:才?是)?(?:正确|正確|对|對)",
+        TAGS + stated,
+        BOX + stated,
+        *alone(value),
+        # A single line such as "C. Planetary days get shorter." is the whole output or nothing.
+        rf"\A{OPEN}({value}){CLOSE}[.):：、][^\n]*\s*\z",
+    )

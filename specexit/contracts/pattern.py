@@ -1,0 +1,375 @@
+r"""Parse a regular expression into a Thompson automaton.
+
+The syntax is the part of RE2's that has a meaning under leftmost-*longest* matching: literals,
+`.`, classes, `\d \w \s \D \W \S`, `\n \t \r \f \v \xHH \uHHHH`, groups, `|`, `* + ? {m} {m,}
+{m,n}`, `^ $` (text), `\A \z \b \B`, and the flags `(?i)`, `(?s)`, `(?m)` in front. `\d \w \s` are
+ASCII, as in RE2. Back references and look-around have no linear-time automaton and are refused;
+lazy quantifiers mean nothing here. One extension serves the built-in contracts: `(?=[...])` and
+`(?![...])` look at exactly one character (the end of the text satisfies both).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+from .errors import ContractError
+
+MAX_CODE = 0x10FFFF
+MAX_REPEAT = 1_000
+MAX_GROUP_DEPTH = 64
+
+Ranges = tuple[tuple[int, int], ...]
+
+_DIGIT: Ranges = ((48, 57),)
+_WORD: Ranges = ((48, 57), (65, 90), (95, 95), (97, 122))
+_SPACE: Ranges = ((9, 10), (12, 13), (32, 32))
+_NAMED = {"d": _DIGIT, "w": _WORD, "s": _SPACE}
+_CONTROL = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "a": "\a"}
+
+
+def normal(ranges: list[tuple[int, int]]) -> Ranges:
+    """Sorted, disjoint, merged."""
+    out: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if out and low <= out[-1][1] + 1:
+            out[-1] = (out[-1][0], max(high, out[-1][1]))
+        else:
+            out.append((low, high))
+    return tuple(out)
+
+
+def negate(ranges: Ranges) -> Ranges:
+    """Every code point outside `ranges`."""
+    out, low = [], 0
+    for start, end in ranges:
+        if low < start:
+            out.append((low, start - 1))
+        low = end + 1
+    if low <= MAX_CODE:
+        out.append((low, MAX_CODE))
+    return tuple(out)
+
+
+def fold(ranges: Ranges) -> Ranges:
+    """Add the other case of every letter (simple case mapping; wide ranges are left alone)."""
+    out = list(ranges)
+    for low, high in ranges:
+        if high - low > 0x3000:
+            continue
+        for code in range(low, high + 1):
+            for other in (chr(code).lower(), chr(code).upper()):
+                if len(other) == 1:
+                    out.append((ord(other), ord(other)))
+    return normal(out)
+
+
+def contains(ranges: Ranges, code: int) -> bool:
+    """Whether a code point lies in `ranges`."""
+    index = bisect_right(ranges, (code, MAX_CODE)) - 1
+    return index >= 0 and code <= ranges[index][1]
+
+
+@dataclass(slots=True)
+class State:
+    """One state: consumes a character of `ranges`, or passes on without one.
+
+    `kind`: `char`, `split` (to every state of `out`), `look` (pass if the next character lies in
+    `ranges`, or the text ends), `word`/`not_word` (`\\b`/`\\B`), `text_start`, `text_end`,
+    `line_start`, `line_end`, `save` (group boundary `slot`), `match`.
+    """
+
+    kind: str
+    out: list[int] = field(default_factory=list)
+    ranges: Ranges = ()
+    slot: int = 0
+
+
+@dataclass(slots=True)
+class Program:
+    """A compiled pattern: states, the first one, and the names of its groups."""
+
+    states: list[State]
+    start: int
+    groups: int
+    names: dict[str, int]
+
+
+class _Parser:
+    def __init__(self, pattern: str, where: str, max_states: int, ignore_case: bool) -> None:
+        self.pattern = pattern
+        self.where = where
+        self.max_states = max_states
+        self.at = 0
+        self.depth = 0
+        self.states: list[State] = []
+        self.groups = 0
+        self.names: dict[str, int] = {}
+        self.ignore_case = ignore_case
+        self.dot_all = False
+        self.multi_line = False
+
+    def fail(self, message: str) -> ContractError:
+        return ContractError(
+            f"{self.where}: {message} (at character {self.at} of {self.pattern!r})"
+        )
+
+    def peek(self) -> str:
+        return self.pattern[self.at] if self.at < len(self.pattern) else ""
+
+    def take(self, text: str) -> bool:
+        if self.pattern.startswith(text, self.at):
+            self.at += len(text)
+            return True
+        return False
+
+    # Fragments are trees (kind, ...) first, so that a repeat can be built several times.
+
+    def parse(self) -> tuple:
+        while self.pattern.startswith("(?", self.at):
+            end = self.pattern.find(")", self.at)
+            flags = self.pattern[self.at + 2 : end]
+            if end < 0 or not flags or not set(flags) <= set("ism"):
+                break
+            self.ignore_case |= "i" in flags
+            self.dot_all |= "s" in flags
+            self.multi_line |= "m" in flags
+            self.at = end + 1
+        tree = self.alternatives()
+        if self.at < len(self.pattern):
+            raise self.fail("unmatched ')'")
+        return tree
+
+    def alternatives(self) -> tuple:
+        self.depth += 1
+        if self.depth > MAX_GROUP_DEPTH:
+            raise self.fail(f"groups nested deeper than {MAX_GROUP_DEPTH}")
+        branches = [self.sequence()]
+        while self.take("|"):
+            branches.append(self.sequence())
+        self.depth -= 1
+        return branches[0] if len(branches) == 1 else ("or", branches)
+
+    def sequence(self) -> tuple:
+        items = []
+        while self.peek() not in ("", "|", ")"):
+            items.append(self.repeat(self.atom()))
+        return ("seq", items)
+
+    def repeat(self, item: tuple) -> tuple:
+        while True:
+            char = self.peek()
+            if char == "*":
+                low, high = 0, None
+            elif char == "+":
+                low, high = 1, None
+            elif char == "?":
+                low, high = 0, 1
+            elif char == "{":
+                bounds = self.bounds()
+                if bounds is None:
+                    return item
+                low, high = bounds
+            else:
+                return item
+            if char != "{":
+                self.at += 1
+            if self.peek() in ("?", "+"):
+                raise self.fail("lazy and possessive quantifiers mean nothing for longest matches")
+            item = ("repeat", item, low, high)
+
+    def bounds(self) -> tuple[int, int | None] | None:
+        end = self.pattern.find("}", self.at)
+        low, comma, high = self.pattern[self.at + 1 : max(end, self.at)].partition(",")
+        if end < 0 or not low.isascii() or not low.isdigit() or (high and not high.isdigit()):
+            raise self.fail("'{' is not a repeat; write \\{ for the character")
+        bounds = (int(low), int(high) if high else None if comma else int(low))
+        if max(bounds[0], bounds[1] or 0) > MAX_REPEAT:
+            raise self.fail(f"repeats more than {MAX_REPEAT} times")
+        if bounds[1] is not None and bounds[1] < bounds[0]:
+            raise self.fail("repeat bounds in the wrong order")
+        self.at = end + 1
+        return bounds
+
+    def atom(self) -> tuple:
+        char = self.peek()
+        if char in "*+?{":
+            raise self.fail(f"nothing to repeat before {char!r}")
+        self.at += 1
+        if char == "(":
+            return self.group()
+        if char == "[":
+            return ("char", self.char_class())
+        if char == ".":
+            return ("char", negate(() if self.dot_all else ((10, 10),)))
+        if char == "^":
+            return ("line_start",) if self.multi_line else ("text_start",)
+        if char == "$":
+            return ("line_end",) if self.multi_line else ("text_end",)
+        if char == "\\":
+            return self.escape()
+        return ("char", self.one(ord(char)))
+
+    def one(self, code: int) -> Ranges:
+        ranges: Ranges = ((code, code),)
+        return fold(ranges) if self.ignore_case else ranges
+
+    def group(self) -> tuple:
+        slot = None
+        if self.take("?:"):
+            pass
+        elif self.take("?P<") or (self.pattern.startswith("?<", self.at) and self.named()):
+            end = self.pattern.find(">", self.at)
+            name = self.pattern[self.at : max(end, self.at)]
+            if not name.isidentifier() or name in self.names:
+                raise self.fail(f"bad group name {name!r}")
+            self.at = end + 1
+            self.groups += 1
+            slot = self.names[name] = self.groups
+        elif self.take("?=[") or self.take("?!["):
+            negated = self.pattern[self.at - 2] == "!"
+            ranges = self.char_class()
+            item: tuple = ("look", negate(ranges) if negated else ranges)
+            if not self.take(")"):
+                raise self.fail("look-ahead reads one character class only")
+            return item
+        elif self.peek() == "?":
+            raise self.fail("look-around, inline flags and other (?...) groups are not supported")
+        else:
+            self.groups += 1
+            slot = self.groups
+        inner = self.alternatives()
+        if not self.take(")"):
+            raise self.fail("missing ')'")
+        return inner if slot is None else ("group", inner, slot)
+
+    def named(self) -> bool:
+        if self.pattern[self.at + 2 : self.at + 3] in ("=", "!"):
+            return False
+        return self.take("?<")
+
+    def escape(self) -> tuple:
+        char = self.peek()
+        self.at += 1
+        special = {"A": "text_start", "z": "text_end", "b": "word", "B": "not_word"}
+        if char in special:
+            return (special[char],)
+        if char.lower() in _NAMED and char:
+            ranges = _NAMED[char.lower()]
+            return ("char", ranges if char.islower() else negate(ranges))
+        return ("char", self.one(self.escaped(char)))
+
+    def escaped(self, char: str) -> int:
+        """The code point of a simple escape whose letter has been read."""
+        if char in _CONTROL:
+            return ord(_CONTROL[char])
+        width = {"x": 2, "u": 4}.get(char)
+        if width:
+            digits = self.pattern[self.at : self.at + width]
+            try:
+                code = int(digits, 16) if len(digits) == width else -1
+            except ValueError:
+                code = -1
+            if code < 0:
+                raise self.fail(f"\\{char} needs {width} hexadecimal digits")
+            self.at += width
+            return code
+        if not char or char.isalnum():
+            raise self.fail(f"escape \\{char} is not supported")
+        return ord(char)
+
+    def char_class(self) -> Ranges:
+        negated = self.take("^")
+        ranges: list[tuple[int, int]] = []
+        first = True
+        while first or self.peek() != "]":
+            first = False
+            if not self.peek():
+                raise self.fail("missing ']'")
+            low = self.class_item(ranges)
+            if low is None or self.peek() != "-" or self.pattern[self.at + 1 : self.at + 2] == "]":
+                if low is not None:
+                    ranges.append((low, low))
+                continue
+            self.at += 1
+            high = self.class_item(ranges)
+            if high is None or high < low:
+                raise self.fail("bad range in a class")
+            ranges.append((low, high))
+        self.at += 1
+        found = normal(ranges)
+        if self.ignore_case:
+            found = fold(found)
+        return negate(found) if negated else found
+
+    def class_item(self, ranges: list[tuple[int, int]]) -> int | None:
+        """One character of a class; a shorthand goes straight to `ranges` and gives None."""
+        char = self.peek()
+        self.at += 1
+        if char == "[" and self.peek() == ":":
+            raise self.fail("POSIX classes are not supported")
+        if char != "\\":
+            if not char:
+                raise self.fail("missing ']'")
+            return ord(char)
+        char = self.peek()
+        self.at += 1
+        if char and char.lower() in _NAMED:
+            named = _NAMED[char.lower()]
+            ranges.extend(named if char.islower() else negate(named))
+            return None
+        return self.escaped(char)
+
+    # Building: every fragment is built towards a given next state.
+
+    def add(self, state: State) -> int:
+        if len(self.states) >= self.max_states:
+            raise self.fail(f"the pattern needs more than {self.max_states} automaton states")
+        self.states.append(state)
+        return len(self.states) - 1
+
+    def build(self, tree: tuple, then: int) -> int:
+        kind = tree[0]
+        if kind == "seq":
+            for item in reversed(tree[1]):
+                then = self.build(item, then)
+            return then
+        if kind == "or":
+            return self.add(State("split", [self.build(branch, then) for branch in tree[1]]))
+        if kind == "group":
+            end = self.add(State("save", [then], slot=2 * tree[2] + 1))
+            return self.add(State("save", [self.build(tree[1], end)], slot=2 * tree[2]))
+        if kind == "repeat":
+            return self.build_repeat(tree, then)
+        if kind in ("char", "look"):
+            return self.add(State(kind, [then], ranges=tree[1]))
+        return self.add(State(kind, [then]))
+
+    def build_repeat(self, tree: tuple, then: int) -> int:
+        _, item, low, high = tree
+        if high is None:
+            loop = self.add(State("split"))
+            body = self.build(item, loop)
+            self.states[loop].out = [body, then]
+            then = loop
+            # x+ needs no copy of x: enter through its first state.
+            if low:
+                then, low = body, low - 1
+        else:
+            for _ in range(high - low):
+                then = self.add(State("split", [self.build(item, then), then]))
+                # Each optional copy leads to the next one, or straight out.
+        for _ in range(low):
+            then = self.build(item, then)
+        return then
+
+
+def compile_pattern(
+    pattern: str, *, where: str = "pattern", max_states: int = 20_000, ignore_case: bool = False
+) -> Program:
+    """Compile `pattern`; errors are `ContractError`s that begin with `where`."""
+    parser = _Parser(pattern, where, max_states, ignore_case)
+    tree = parser.parse()
+    match = parser.add(State("match"))
+    start = parser.build(tree, match)
+    return Program(parser.states, start, parser.groups, parser.names)
