@@ -85,11 +85,12 @@ class Engines:
             **arguments,
         }
         self._num_speculative_tokens = num_speculative_tokens
-        self._made: dict[tuple[Path | None, bool], Any] = {}
+        self._made: dict[tuple[Path | None, bool, bool], Any] = {}
 
     def of(self, system: System) -> Any:
         """The `vllm.LLM` that serves a system."""
-        key = (system.head, system.exits)
+        has_budget = "thinking_token_budget" in system.arguments
+        key = (system.head, system.exits, has_budget)
         if key not in self._made:
             from vllm import LLM
 
@@ -102,6 +103,11 @@ class Engines:
                 }
             if system.exits:
                 arguments["worker_cls"] = WORKER
+            if has_budget:  # costs time in every step, so only where it is used
+                arguments["reasoning_config"] = {
+                    "reasoning_start_str": "<think>",
+                    "reasoning_end_str": "</think>",
+                }
             self._made[key] = LLM(**arguments)
         return self._made[key]
 
