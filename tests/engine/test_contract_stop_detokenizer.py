@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -32,11 +31,11 @@ def tokenizer() -> Any:
 
 
 @pytest.fixture(params=["fast", "slow"])
-def kind(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def kind(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both detokenizers; vLLM takes the slow one for tokenizers without a Rust backend."""
     if request.param == "slow":
         monkeypatch.setattr(vllm_detokenizer, "uses_fast_detokenizer", lambda _: False)
-    yield request.param
+    return request.param
 
 
 def make(tokenizer: Any, prompt: str = "Q <think>", **params: Any) -> Any:
