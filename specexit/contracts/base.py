@@ -121,6 +121,10 @@ class Contract(ABC):
                 raise ContractError(
                     f"{path}.{key}: {cls.name} has no such option (options: {allowed})"
                 )
+        for field in fields(cls):
+            required = field.default is MISSING and field.default_factory is MISSING
+            if required and field.name not in options:
+                raise ContractError(f"{path}.{field.name}: missing; {cls.name} needs it")
         values = cls.read_options(options, path)
         try:
             return cls(**values)

@@ -24,6 +24,7 @@ _BUILT_IN = {
     "choice": "choice:Choice",
     "final_answer": "final_answer:FinalAnswer",
     "final_tag": "final_tag:FinalTag",
+    "json": "json_value:Json",
     "label": "label:Label",
     "regex": "regex:Regex",
 }

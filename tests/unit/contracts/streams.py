@@ -40,7 +40,7 @@ def check(
     contract: Contract, text: str, *, thinking: bool | str = False, rounds: int = 6
 ) -> Commit | None:
     """The commit on `text`, after checking every cut of it and what the answer must satisfy."""
-    rng = random.Random(text)
+    rng = random.Random(ascii(text))
     committer = Committer(contract, thinking=thinking)
     expected = run(committer, [text])
     for pieces in cuts(text, rng, rounds):

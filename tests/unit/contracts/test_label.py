@@ -55,7 +55,7 @@ def test_case_counts_on_request():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, r"contract: label: .*labels"),
+        ({}, r"contract\.labels: missing; label needs it"),
         ({"labels": []}, r"contract\.labels: not a list of 1 to"),
         ({"labels": ["a", "A"]}, r"contract\.labels\[1\]: 'A' is there twice"),
         ({"labels": ["a", 1]}, r"contract\.labels\[1\]: not a text"),
