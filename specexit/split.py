@@ -31,7 +31,8 @@ class StepSplitter:
     `discourse` mode a token is also a boundary when a connective follows it.
 
     Attributes:
-        contains_blank_line, starts_with_newline, ends_with_newline, is_connective: `[V] bool`.
+        contains_blank_line, starts_with_newline, ends_with_newline, is_connective: `[V + 1] bool`;
+            the last entry is False, so that id -1 stands for "no token".
         mode: `paragraph` or `discourse`.
     """
 
@@ -66,7 +67,7 @@ class StepSplitter:
     ) -> StepSplitter:
         """Flags from the decoded text of each id."""
         size = max(vocab_size or 0, len(texts))
-        flags = torch.zeros(4, size, dtype=torch.bool)
+        flags = torch.zeros(4, size + 1, dtype=torch.bool)
         for i, text in enumerate(texts):
             if "\n" in text:
                 flags[0, i] = _BLANK_LINE.search(text) is not None
@@ -79,7 +80,7 @@ class StepSplitter:
     @property
     def vocab_size(self) -> int:
         """V, the number of ids that the flags cover."""
-        return self.contains_blank_line.shape[0]
+        return self.contains_blank_line.shape[0] - 1
 
     def to(self, device: torch.device | str) -> StepSplitter:
         """The same flags on another device."""
@@ -96,7 +97,7 @@ class StepSplitter:
 
         Args:
             ids, previous, following: `[...] int64`, same shape: each token, the one before it and
-                the one after it (`following` is read in `discourse` mode only).
+                the one after it, -1 for none (`following` is read in `discourse` mode only).
 
         Returns:
             `[...] bool`.
@@ -125,15 +126,9 @@ class StepSplitter:
         if not thinking_ids:
             return [0]
         ids = torch.tensor(thinking_ids, dtype=torch.int64)
-        before = torch.roll(ids, 1)
-        before[0] = max(previous, 0)
-        after = torch.roll(ids, -1)
-        after[-1] = max(following, 0)
+        before, after = torch.roll(ids, 1), torch.roll(ids, -1)
+        before[0], after[-1] = previous, following
         hit = self.mask(ids, before, after)
-        if previous < 0:
-            hit[0] = self.contains_blank_line[ids[0]]
-        if following < 0 and self.mode == "discourse":
-            hit[-1] = self.mask(ids[-1:], before[-1:])[0]
         return [0, *(hit.nonzero().flatten() + 1).tolist()]
 
 

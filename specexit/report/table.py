@@ -22,7 +22,7 @@ class Column:
     show: Callable[[Row], str]
 
 
-def _number(key: str, form: str, scale: float = 1.0) -> Callable[[Row], str]:
+def _number(key: str, form: str, scale: float = 1) -> Callable[[Row], str]:
     def show(row: Row) -> str:
         value = row.get(key)
         return "" if value is None else format(value * scale, form)
