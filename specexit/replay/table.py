@@ -188,6 +188,9 @@ class ReplayTable:
     ) -> ReplayTable:
         """Join recorded signals with the data builder's trial answers.
 
+        A trace whose full output has no answer is wrong, and so are its exits if nobody probed
+        them: there was nothing to lose.
+
         Args:
             signals: per trace `[T, 3]`; `steps` and `entropy` per trace `[T]`.
             think_end_tokens: ids of the think end, not counted as answer.
@@ -207,7 +210,7 @@ class ReplayTable:
             signals=np.concatenate([np.asarray(s, np.float32) for s in signals]),
             boundaries=_pack(t.boundaries for t in traces),
             agrees=_pack(t.trial_agrees for t in traces),
-            correct=_pack([_tristate(c) for c in t.trial_correct] for t in traces),
+            correct=_pack(_trial_correct(t) for t in traces),
             answer_id=_pack(_answer_ids(t.trial_answers) for t in traces),
             trial_tokens=_pack(t.trial_tokens for t in traces),
             trial_logprob=np.concatenate([np.asarray(t.trial_logprob, np.float32) for t in traces]),
@@ -216,7 +219,7 @@ class ReplayTable:
                 [max(0, len(t.output_ids) - t.think_end - think_end_tokens) for t in traces],
                 np.int32,
             ),
-            full_correct=np.array([_tristate(t.correct) for t in traces], np.int32),
+            full_correct=np.array([_full_correct(t) for t in traces], np.int32),
             k_star=np.array([-1 if t.k_star is None else t.k_star for t in traces], np.int32),
             step=None if steps is None else _pack(steps),
             entropy=None if entropy is None else np.concatenate(entropy).astype(np.float32),
@@ -335,7 +338,7 @@ def _check(trace: Trace, signals: NDArray[Any]) -> None:
             f"replay: trace {trace.id} has {length} thinking tokens, its signals have shape "
             f"{signals.shape}; record them with the same data"
         )
-    if not all(trace.probed):
+    if trace.answer is not None and not all(trace.probed):
         raise ConfigError(
             f"replay: trace {trace.id} has {trace.probed.count(False)} boundaries without a trial "
             "answer; build the data with every boundary probed (search: stable)"
@@ -355,6 +358,16 @@ def _ranges(offsets: NDArray[np.int64], index: NDArray[Any]) -> NDArray[np.int64
 
 def _pack(columns: Iterable[Iterable[Any]]) -> IntArray:
     return np.concatenate([np.asarray(column, np.int32) for column in columns])
+
+
+def _full_correct(trace: Trace) -> int:
+    return 0 if trace.answer is None else _tristate(trace.correct)
+
+
+def _trial_correct(trace: Trace) -> list[int]:
+    if not any(trace.probed):
+        return [0] * len(trace.boundaries)
+    return [_tristate(c) for c in trace.trial_correct]
 
 
 def _tristate(value: bool | None) -> int:
