@@ -35,25 +35,29 @@ SCHEMA = pa.schema(
         _field("prompt_ids", _IDS, "token ids of the prompt, as the engine saw them"),
         _field("output_ids", _IDS, "token ids of the full output, think tags and answer included"),
         _field("think_start", pa.int32(), "index in output_ids of the first thinking token"),
-        _field("think_end", pa.int32(), "index in output_ids of the think end"),
-        _field("token_logprobs", _FLOATS, "[T] log-probability of each thinking token"),
+        _field("think_end", pa.int32(), "index in output_ids of the think end (or the length)"),
+        _field("token_logprobs", _FLOATS, "[T] of the thinking tokens; empty for imported text"),
         _field("boundaries", _IDS, "[K + 1] thinking tokens before each boundary, the first is 0"),
         _field("probed", pa.list_(pa.bool_()), "[K + 1] whether a trial answer was generated"),
         _field("trial_answers", pa.list_(pa.string()), "[K + 1] JSON of the trial answer, or null"),
-        _field("trial_agrees", pa.list_(pa.bool_()), "[K + 1] trial answer equals `answer`"),
+        _field("trial_agrees", pa.list_(pa.bool_()), "[K + 1] equals `answer`, else false"),
         _field("trial_correct", pa.list_(pa.bool_()), "[K + 1] trial answer equals gold, or null"),
-        _field("trial_logprob", _FLOATS, "[K + 1] mean log-probability of the trial's tokens"),
+        _field("trial_logprob", _FLOATS, "[K + 1] mean log-probability of the trial, 0 if none"),
         _field("trial_tokens", _IDS, "[K + 1] tokens of the trial answer up to its commit"),
         _field("answer", pa.string(), "JSON of the full output's answer, null where it has none"),
         _field("correct", pa.bool_(), "whether the full output's answer equals gold, or null"),
         _field("k_star", pa.int32(), "minimal sufficient boundary, null where there is none"),
         _field("t_star", pa.int32(), "thinking tokens up to it"),
-        _field("confidence", _FLOATS, "[T] geometric mean probability, see label.confidence"),
+        _field("confidence", _FLOATS, "[T] geometric mean probability; empty without k_star"),
         _field("progress", _FLOATS, "[T] t / t_star, 1 in the redundant tail"),
         _field("remain", _FLOATS, "[T] t_star - t tokens, 0 in the redundant tail"),
         _field("keep", pa.bool_(), "whether the trace may train a head"),
         _field("drop_reason", pa.string(), "why not, null where keep"),
         _field("meta", pa.string(), "JSON of further fields of the question"),
+        _field("answer_logprob", pa.float32(), "mean log-probability of the full output's answer"),
+        _field("answer_tokens", pa.int32(), "its tokens, from the think end to the commit"),
+        _field("search", pa.string(), "how k_star was found: stable, first, bisect, all, ..."),
+        _field("sampling", pa.string(), "JSON of the full output's sampling parameters"),
     ]
 )
 
@@ -89,6 +93,10 @@ class Trace:
     keep: bool
     drop_reason: str | None
     meta: str
+    answer_logprob: float | None = None
+    answer_tokens: int | None = None
+    search: str | None = None
+    sampling: str | None = None
 
     @property
     def thinking_ids(self) -> list[int]:

@@ -1,0 +1,1 @@
+"""The sub-commands of `specexit data`: arguments in, tables out."""
