@@ -9,7 +9,8 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = (
+PACKAGES = ("specexit", "data_build", "training", "inference")
+SOURCES = ("pyproject.toml", "README.md", "LICENSE", *PACKAGES)
     "pyproject.toml",
     "README.md",
     "LICENSE",
@@ -44,7 +45,7 @@ def test_the_wheel_installs_and_imports(tmp_path: Path) -> None:
     wheel = next(tmp_path.glob("specexit-*.whl"))
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
-    assert tops == {"specexit", "data_build", "training", "inference"}
+    assert tops == set(PACKAGES)
     site = tmp_path / "site"
     subprocess.run([*pip, "install", "--no-deps", "--target", str(site), str(wheel)], check=True)
     # -P and a foreign working directory: the sources must not be what is imported
