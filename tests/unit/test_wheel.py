@@ -11,14 +11,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("specexit", "data_build", "training", "inference")
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", *PACKAGES)
-    "pyproject.toml",
-    "README.md",
-    "LICENSE",
-    "specexit",
-    "data_build",
-    "training",
-    "inference",
-)
 
 PROBE = """
 import specexit, specexit.cli, specexit.heads.signal, specexit.replay, specexit.report.page
