@@ -6,6 +6,7 @@ there is skipped, so an interrupted demo goes on where it stopped.
 
 from __future__ import annotations
 
+import json
 import logging
 import subprocess
 import sys
@@ -129,16 +130,20 @@ def prepare(places: Places, settings: DemoSettings) -> None:
     stage(
         "1/5 data",
         places.data / "stats.json",
-        *("data", "build", "--config", _config("data/demo.yaml"), "--out", data),
+        *("data", "build", "--config", _config("data/tiny.yaml"), "--out", data),
         f"target={target}",
-        f"train_questions={settings.train_questions}",
+        f"questions={_questions(settings)}",
+        f"sampling.max_tokens={settings.max_tokens}",
+        f"engine.dtype={settings.dtype}",
     )
     stage(
         "2/5 train",
         places.head / "specexit" / "specexit.json",
-        *("train", "--config", _config("train/demo.yaml"), "--out", head),
+        *("train", "--config", _config("train/tiny.yaml"), "--out", head),
         f"target={target}",
         f"data={data}",
+        f"features.dtype={settings.dtype}",
+        f"seed={settings.seed}",
     )
     for path in (head, linear):
         table = str(places.table(Path(path)))
@@ -146,14 +151,16 @@ def prepare(places: Places, settings: DemoSettings) -> None:
             f"3/5 replay table of {Path(path).name}",
             Path(table) / "replay.json",
             *("replay", "record", "--head", path, "--data", data, "--target", target),
-            *("--out", table),
+            *("--out", table, "--dtype", settings.dtype),
         )
         stage(
             f"4/5 thresholds of {Path(path).name}",
             Path(table) / "certificate.json",
-            *("calibrate", "--config", _config("calibrate/demo.yaml"), "--out", table),
+            *("calibrate", "--config", _config("calibrate/tiny.yaml"), "--out", table),
             f"table={table}",
             f"head={path}",
+            f"epsilon={settings.epsilon}",
+            f"delta={settings.delta}",
         )
 
 
@@ -251,6 +258,16 @@ def _target(out: Path, from_scratch: bool) -> Path:
     from specexit.tiny import model_path
 
     return Path(model_path())
+
+
+def _questions(settings: DemoSettings) -> str:
+    """Sources for the data builder; calibration questions are further ones of the train part."""
+    sources = [
+        {"part": "train", "n": settings.train_questions, "seed": 0, "split": "train"},
+        {"part": "train", "n": settings.calibration_questions, "seed": 1, "split": "calibration"},
+        {"part": "heldout", "n": settings.test_questions, "seed": 0, "split": "test"},
+    ]
+    return json.dumps([{"source": "tiny", **source} for source in sources])
 
 
 def _config(name: str) -> str:
