@@ -151,7 +151,7 @@ def prepare(places: Places, settings: DemoSettings) -> None:
             f"3/5 replay table of {Path(path).name}",
             Path(table) / "replay.json",
             *("replay", "record", "--head", path, "--data", data, "--target", target),
-            *("--out", table, "--dtype", settings.dtype),
+            *("--out", table, f"dtype={settings.dtype}"),
         )
         stage(
             f"4/5 thresholds of {Path(path).name}",
