@@ -98,10 +98,10 @@ class Eagle3Head(nn.Module):
         return self
 
     def embed(self, ids: Tensor) -> Tensor:
-        """`ids [...] int64` -> `[..., H]` of the target's embedding."""
+        """`ids [...] int64` -> `[..., H]` of the target's embedding, in the head's dtype."""
         if self._embedding is None:
             raise RuntimeError("bind_embedding was not called")
-        return nn.functional.embedding(ids, self._embedding)
+        return nn.functional.embedding(ids, self._embedding).to(self.norm.weight.dtype)
 
     def set_vocabulary(self, target_ids: Tensor) -> None:
         """Map draft id i to `target_ids[i]` (ascending, `[draft_vocab_size] int64`)."""

@@ -137,10 +137,22 @@ class SignalHead(nn.Module):
         position.scatter_add_(1, before, torch.where(is_boundary, steps, 0))
         z_at = z.gather(1, position[:, :, None].expand(-1, -1, D))
         means = totals / counts.clamp_min(1)[:, :, None]
+        return self.paragraph_logits(z_at[:, :K], means[:, :K])
+
+    def paragraph_logits(self, z_at: Tensor, means: Tensor) -> Tensor:
+        """`memory` only, from what the GRU reads of each of K paragraphs.
+
+        Args:
+            z_at: `[B, K, D]`, z at each boundary.
+            means: `[B, K, D]`, mean z of the paragraph that ends there.
+
+        Returns:
+            `[B, K + 1, 3]`, the readout before the first and after each boundary.
+        """
         inputs = F.linear(torch.cat([z_at, means], -1), self.gru.weight_ih, self.gru.bias_ih)
-        hidden = z.new_zeros(B, D)
+        hidden = z_at.new_zeros(z_at.shape[0], z_at.shape[2])
         states = [hidden]
-        for k in range(K):
+        for k in range(z_at.shape[1]):
             hidden = _gru_step(self.gru, inputs[:, k], hidden)
             states.append(hidden)
         return self.readout(torch.stack(states, 1))

@@ -1,0 +1,99 @@
+"""How the run was launched: one process, DDP or DeepSpeed; checked before anything is loaded."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from specexit.errors import ConfigError
+from training.config import TrainConfig
+
+_LAUNCH = {
+    "single": "specexit train --config FILE --out DIR",
+    "ddp": "accelerate launch --config_file configs/distributed/ddp.yaml -m training ...",
+    "zero1": "accelerate launch --config_file configs/distributed/zero1.yaml -m training ...",
+    "zero2": "accelerate launch --config_file configs/distributed/zero2.yaml -m training ...",
+    "zero3": "accelerate launch --config_file configs/distributed/zero3.yaml -m training ...",
+}
+
+
+def make_accelerator(config: TrainConfig) -> Any:
+    """An `Accelerator` for whatever launched this process; gloo where there is no GPU."""
+    from accelerate import Accelerator
+    from accelerate.utils import InitProcessGroupKwargs
+
+    has_gpu = torch.cuda.is_available()
+    launched = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    handlers = [] if has_gpu or not launched else [InitProcessGroupKwargs(backend="gloo")]
+    return Accelerator(
+        kwargs_handlers=handlers,
+        mixed_precision="no",  # parameters stay fp32; the model autocasts its own compute
+        gradient_accumulation_steps=config.batch.accumulation,
+        log_with="wandb" if config.tracker == "wandb" else None,
+    )
+
+
+def engine_name(accelerator: Any) -> str:
+    """single, ddp, zero1, zero2 or zero3."""
+    kind = str(accelerator.distributed_type).rsplit(".", 1)[-1]
+    if kind == "DEEPSPEED":
+        return f"zero{accelerator.state.deepspeed_plugin.zero_stage}"
+    if kind == "NO":
+        return "single"
+    if kind == "FSDP":
+        return "fsdp"
+    return "ddp"
+
+
+def check_launch(config: TrainConfig, accelerator: Any) -> str:
+    """The engine's name, after comparing it with what the configuration asks for.
+
+    `accelerate launch --cpu --num_processes 2` silently runs one process, and FSDP flags silently
+    become DDP: hence these checks.
+
+    Raises:
+        ConfigError: the launch is not the wanted one, or the batch cannot be shared out.
+    """
+    found = engine_name(accelerator)
+    wanted = config.engine
+    world = accelerator.num_processes
+    if wanted != "any" and wanted != found:
+        raise ConfigError(
+            f"engine: {wanted} was asked for, but this is {found} with {world} process(es); "
+            f"launch with: {_LAUNCH[wanted]}"
+        )
+    if wanted not in ("any", "single") and world < 2:
+        raise ConfigError(
+            f"engine: {wanted} runs in {world} process; on CPU use --num_processes 2 without "
+            f"--cpu. Launch with: {_LAUNCH[wanted]}"
+        )
+    asked = int(os.environ.get("SPECEXIT_WORLD_SIZE", world))
+    if asked != world:
+        raise ConfigError(f"SPECEXIT_WORLD_SIZE is {asked}, but {world} process(es) run")
+    if found == "fsdp":
+        raise ConfigError(
+            "engine: FSDP is not supported here; the draft is small, use DDP or ZeRO "
+            f"({_LAUNCH['zero2']})"
+        )
+    parts = world * config.batch.accumulation
+    if config.batch.rows % parts:
+        raise ConfigError(
+            f"batch.rows: {config.batch.rows} rows cannot be dealt to {world} process(es) x "
+            f"{config.batch.accumulation} accumulation steps; make it a multiple of {parts}"
+        )
+    return found
+
+
+def check_wrapper(name: str, model: Any) -> None:
+    """The prepared model must be what the engine's name says."""
+    expected = {
+        "single": "TrainModel",
+        "ddp": "DistributedDataParallel",
+    }.get(name, "DeepSpeedEngine")
+    if type(model).__name__ != expected:
+        raise ConfigError(
+            f"engine: {name} should wrap the model in {expected}, got {type(model).__name__}; "
+            f"launch with: {_LAUNCH[name]}"
+        )

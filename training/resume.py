@@ -1,0 +1,180 @@
+"""Checkpoints to go on from: written whole or not at all, the newest few kept.
+
+    OUT/checkpoints/step-000200/trainer.json            step, engine, world size, config
+                                model.safetensors       parameters (single process, DDP)
+                                optimiser.safetensors   AdamW's moments (single process, DDP)
+                                engine/                 DeepSpeed's own shards (ZeRO)
+
+Data order, dropout and learning rate are functions of the seed and the step, so these are enough
+to go on bit by bit.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from specexit.errors import CheckpointError
+from specexit.files import atomic_path, read_json, write_json
+
+if TYPE_CHECKING:
+    from training.loop import Trainer
+
+log = logging.getLogger(__name__)
+
+
+def save_checkpoint(trainer: Trainer) -> Path:
+    """Write the current state; older checkpoints beyond `keep_last` are removed afterwards.
+
+    Raises:
+        OSError: the disk is full; the older checkpoints stay.
+    """
+    folder = trainer.out / "checkpoints"
+    final = folder / f"step-{trainer.step:06d}"
+    partial = folder / f".{final.name}.partial"
+    accelerator = trainer.accelerator
+    if accelerator.is_main_process:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+    accelerator.wait_for_everyone()
+    if trainer.engine.startswith("zero"):
+        trainer.wrapped.save_checkpoint(str(partial), tag="engine")
+    if accelerator.is_main_process:
+        try:
+            if not trainer.engine.startswith("zero"):
+                _save(partial / "model.safetensors", _parameters(trainer))
+                _save(partial / "optimiser.safetensors", _moments(trainer))
+            _save(partial / "balancer.safetensors", dict(trainer.balancer.state_dict()))
+            write_json(partial / "trainer.json", _facts(trainer))
+            shutil.rmtree(final, ignore_errors=True)
+            partial.rename(final)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        for old in checkpoints(trainer.out)[: -trainer.config.checkpoint.keep_last]:
+            shutil.rmtree(old)
+    accelerator.wait_for_everyone()
+    return final
+
+
+def checkpoints(out: Path) -> list[Path]:
+    """Whole checkpoints of a run, oldest first."""
+    return sorted(p for p in (out / "checkpoints").glob("step-*") if (p / "trainer.json").is_file())
+
+
+def load_newest(trainer: Trainer) -> bool:
+    """Continue from the newest checkpoint; False where there is none.
+
+    Raises:
+        CheckpointError: it belongs to a run with other settings or another launch.
+    """
+    found = checkpoints(trainer.out)
+    if not found:
+        log.info("no checkpoint in %s: starting afresh", trainer.out)
+        return False
+    folder = found[-1]
+    facts = read_json(folder / "trainer.json")
+    _check(folder, facts, _facts(trainer))
+    if trainer.engine.startswith("zero"):
+        trainer.wrapped.load_checkpoint(str(folder), tag="engine")
+    else:
+        _load_parameters(trainer, load_file(str(folder / "model.safetensors")))
+        _load_moments(trainer, load_file(str(folder / "optimiser.safetensors")))
+    trainer.balancer.load_state_dict(load_file(str(folder / "balancer.safetensors")))
+    trainer.step = facts["step"]
+    log.info("going on from step %d (%s)", trainer.step, folder)
+    return True
+
+
+def load_gathered(trainer: Trainer, state: dict[str, Tensor]) -> None:
+    """Put the full parameters of ZeRO-3 into plain modules for export."""
+    from specexit.heads.eagle3 import Eagle3Head
+    from training.model import StandardisedSignals
+
+    draft = Eagle3Head(trainer.run.draft.config)
+    draft.load_state_dict(_under(state, "draft."))
+    trainer.run.draft = draft
+    signals = trainer.model.signals
+    if signals is not None:
+        from specexit.heads.signal import SignalHead
+
+        old = signals.head
+        head = SignalHead(
+            old.kind,
+            len(signals.mean),
+            rows=old.rows,
+            readout_size=trainer.config.signals.readout_size,
+        )
+        whole = StandardisedSignals(head, trainer.config.signals.dropout)
+        whole.load_state_dict(_under(state, "signals."))
+        trainer.gathered_signals = whole
+
+
+def _under(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {
+        n.removeprefix(prefix): t.detach().cpu() for n, t in state.items() if n.startswith(prefix)
+    }
+
+
+def _facts(trainer: Trainer) -> dict[str, Any]:
+    config = trainer.config.model_dump(mode="json")
+    for free in ("checkpoint", "tracker", "log_every"):  # may differ without changing a number
+        config.pop(free)
+    return {
+        "step": trainer.step,
+        "engine": trainer.engine,
+        "world": trainer.accelerator.num_processes,
+        "config": config,
+        "data_hash": trainer.run.data_hash,
+    }
+
+
+def _check(folder: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    different = [n for n in ("engine", "world", "data_hash") if found[n] != wanted[n]]
+    for section, value in wanted["config"].items():
+        if found["config"].get(section) != value:
+            different.append(f"config.{section}")
+    if different:
+        raise CheckpointError(
+            f"--resume: {folder} was written with other {', '.join(different)}; resume with the "
+            "same settings and launch, or choose another --out"
+        )
+
+
+def _save(path: Path, tensors: dict[str, Tensor]) -> None:
+    kept = {n: t.detach().cpu().contiguous() for n, t in tensors.items()}
+    with atomic_path(path) as temporary:
+        save_file(kept, str(temporary))
+
+
+def _parameters(trainer: Trainer) -> dict[str, Tensor]:
+    return {n: t.detach().clone() for n, t in trainer.model.state_dict().items()}
+
+
+def _load_parameters(trainer: Trainer, tensors: dict[str, Tensor]) -> None:
+    trainer.model.load_state_dict(tensors)
+
+
+def _moments(trainer: Trainer) -> dict[str, Tensor]:
+    """AdamW's state by parameter number: `<n>.<name>`."""
+    state = trainer.optimiser.state_dict()["state"]
+    return {
+        f"{number}.{name}": torch.as_tensor(value).clone()
+        for number, entries in state.items()
+        for name, value in entries.items()
+    }
+
+
+def _load_moments(trainer: Trainer, tensors: dict[str, Tensor]) -> None:
+    state = trainer.optimiser.state_dict()
+    entries: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        number, name = key.split(".", 1)
+        entries.setdefault(int(number), {})[name] = value
+    trainer.optimiser.load_state_dict({"state": entries, "param_groups": state["param_groups"]})
