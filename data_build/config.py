@@ -52,7 +52,7 @@ class Source(Settings):
     name: str | None = None
     """Configuration name of a `datasets` data set."""
     part: str = "train"
-    """Split to read: of `datasets`, or of the built-in generator (train, test, shifted)."""
+    """Split to read: of `datasets`, or of the built-in generator (train, heldout, shifted)."""
     n: int | None = Field(default=None, ge=1)
     """Read at most this many rows."""
     seed: int = 0
@@ -67,6 +67,8 @@ class Source(Settings):
         if self.source == "tiny":
             if self.n is None:
                 raise ValueError("source tiny needs n, the number of questions")
+            if self.part not in ("train", "heldout", "shifted"):
+                raise ValueError(f"part {self.part!r} of tiny is not train, heldout or shifted")
         elif not self.path:
             raise ValueError(f"source {self.source} needs path")
         return self
@@ -99,6 +101,9 @@ class Engine(Settings):
     """Name under which the endpoints serve the target; null: the first that they list."""
     api_key_env: str = "OPENAI_API_KEY"
     """Environment variable with the key, where the endpoints want one."""
+    send_contract: bool = True
+    """Send the contract with a trial request, so that a server with SpecExit's plug-in stops as
+    soon as the answer is final; others ignore it (off: for servers that refuse unknown fields)."""
     concurrency: int = Field(default=64, ge=1)
     """Requests in flight at each endpoint."""
     timeout_s: float = Field(default=600.0, gt=0)

@@ -21,12 +21,13 @@ def describe(settings: DataSettings, out: str) -> str:
     builder = TraceBuilder(settings, outputs, max_model_len=1 << 30)
     splits: Counter[str] = Counter()
     prompt_tokens: list[int] = []
-    imported = count = 0
-    for count, question in enumerate(reader, start=1):
+    imported = 0
+    for question in reader:
         splits[f"{question.split} ({settings.strategy(question.split)})"] += 1
         imported += question.output is not None
         if len(prompt_tokens) < SAMPLE:
             prompt_tokens.append(len(builder.prompt_ids(question)))
+    count = splits.total()
     batches = -(-count // settings.batch_size)
     done = len(RunFolder(out).finished()) if Path(out).is_dir() else 0
     prompt = sum(prompt_tokens) / len(prompt_tokens) if prompt_tokens else 0.0

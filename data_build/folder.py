@@ -27,7 +27,7 @@ from specexit.files import read_json, write_json
 # Settings that may differ between the runs that fill one folder: they do not change the rows.
 _FREE_ENGINE_KEYS = frozenset(
     {"data_parallel_size", "endpoints", "api_key_env", "concurrency", "timeout_s", "retries"}
-    | {"backoff_s", "max_error_share"}
+    | {"backoff_s", "max_error_share", "send_contract"}
 )
 
 

@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from data_build.config import DataSettings, Source
 from specexit import contract as make_contract
 from specexit.contracts import Contract, ContractError
 from specexit.dataset import Split, split_of
 from specexit.errors import ConfigError
+from specexit.tiny.data import Split as TinyPart
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,8 @@ def read_rows(source: Source) -> Iterator[Any]:
     if source.source == "tiny":
         from specexit.tiny import questions
 
-        yield from questions(source.part, source.n, source.seed)
+        part = cast(TinyPart, source.part)  # checked by the settings
+        yield from questions(part, source.n or 0, source.seed)
     elif source.source == "jsonl":
         for file in files_of(source.path or ""):
             yield from _json_lines(file)
