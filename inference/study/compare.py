@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,6 +139,26 @@ def latency_columns(alone: Sequence[Answered], batched: Sequence[Answered]) -> d
         "tokens_per_s": sum(len(a.token_ids) for a in alone) / seconds,
         "latency_output_tokens": sum(len(a.token_ids) for a in alone) / len(alone),
     }
+
+
+def answer_lines(questions: Sequence[Question], runs: Runs, think: ThinkFormat) -> Iterator[str]:
+    """One JSON line for each system and question: what the table's means are made of."""
+    for name, answered in runs.items():
+        for question, a in zip(questions, answered, strict=True):
+            rule = make_contract(json.loads(question.contract))
+            line = {
+                "system": name,
+                "id": question.id,
+                "answer": rule.project(a.text),
+                "gold": question.gold,
+                "right": is_right(question, a),
+                "think_tokens": think_tokens(question, a, think),
+                "output_tokens": len(a.token_ids),
+                "finish_reason": a.finish_reason,
+                "stop_reason": a.stop_reason,
+                "record": a.record,
+            }
+            yield json.dumps(line, ensure_ascii=False)
 
 
 def is_right(question: Question, answered: Answered) -> bool:

@@ -17,7 +17,14 @@ from typing import Any
 
 from pydantic import Field
 
-from inference.study.compare import Question, Runs, latency_columns, make_row, run_interleaved
+from inference.study.compare import (
+    Question,
+    Runs,
+    answer_lines,
+    latency_columns,
+    make_row,
+    run_interleaved,
+)
 from inference.study.demo_rows import fixed_budget, oracle_row, position_row
 from inference.study.example import make_example
 from inference.study.systems import Engines, System
@@ -26,7 +33,7 @@ from specexit.cli import parser, set_verbosity
 from specexit.config import Settings, load
 from specexit.dataset import read_traces
 from specexit.errors import SpecExitError
-from specexit.files import write_json
+from specexit.files import write_json, write_text
 from specexit.provenance import versions, write_provenance
 from specexit.replay import ReplayTable
 from specexit.report.page import write_page
@@ -205,6 +212,8 @@ def compare(
     alone = run(settings.latency_questions, 1, "latency, one at a time")
     batched = run(settings.batch_latency_questions, 8, "latency, batches of 8")
     engines.close()
+    lines = answer_lines(questions, runs, metadata.think)
+    write_text(places.out / "answers.jsonl", "\n".join(lines) + "\n")
     full = runs[NO_DRAFTER]
     rows = [
         make_row(s.name, questions, runs[s.name], full, metadata.think, settings.seed)

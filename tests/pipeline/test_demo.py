@@ -1,0 +1,111 @@
+"""The demo, small: every stage runs, and the table says what must be true whatever the sizes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SIZES = (
+    "train_questions=160",
+    "calibration_questions=60",
+    "test_questions=24",
+    "latency_questions=2",
+    "batch_latency_questions=8",
+    "epsilon=0.2",  # 60 questions cannot promise less
+    "delta=0.3",
+)
+
+
+def run_demo(out: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "specexit.cli", "demo", *SIZES, "--out", str(out), "-q"]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("demo") / "run"
+    done = run_demo(folder)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def rows(out: Path) -> dict[str, dict[str, Any]]:
+    results = json.loads((out / "results.json").read_text())
+    return {row["system"]: row for row in results["rows"]}
+
+
+@pytest.fixture(scope="module")
+def answers(out: Path) -> dict[str, dict[str, dict[str, Any]]]:
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for line in (out / "answers.jsonl").read_text().splitlines():
+        item = json.loads(line)
+        found.setdefault(item["system"], {})[item["id"]] = item
+    return found
+
+
+@pytest.mark.timeout(1000)
+def test_every_system_is_in_the_table(rows: dict[str, dict[str, Any]]) -> None:
+    live = {"no drafter", "EAGLE3", "SpecExit", "SpecExit + ACE", "SpecExit (linear head)"}
+    assert live | {"EAGLE3, fixed budget", "position only", "oracle"} == set(rows)
+    for name in live:
+        row = rows[name]
+        assert row["n"] == 24
+        low, high = row["accuracy_ci"]
+        assert low <= row["accuracy"] <= high
+        for key in ("think_tokens", "output_tokens", "latency_s", "tokens_per_s"):
+            assert row[key] > 0, (name, key)
+    assert rows["oracle"]["oracle_share"] == 1.0
+
+
+def test_the_drafter_changes_no_answer_in_fp32(
+    answers: dict[str, dict[str, dict[str, Any]]], rows: dict[str, dict[str, Any]]
+) -> None:
+    for key, plain in answers["no drafter"].items():
+        drafted = answers["EAGLE3"][key]
+        assert drafted["output_tokens"] == plain["output_tokens"]
+        assert drafted["answer"] == plain["answer"]
+    assert rows["no drafter"]["acceptance_length"] == 1.0
+    assert rows["EAGLE3"]["acceptance_length"] > 1.2
+
+
+def test_ace_changes_no_answer_and_only_saves_tokens(
+    answers: dict[str, dict[str, dict[str, Any]]],
+) -> None:
+    for key, full in answers["SpecExit"].items():
+        stopped = answers["SpecExit + ACE"][key]
+        assert stopped["answer"] == full["answer"]
+        assert stopped["think_tokens"] == full["think_tokens"]
+        assert stopped["output_tokens"] <= full["output_tokens"]
+    stopped_early = [a for a in answers["SpecExit + ACE"].values() if a["stop_reason"]]
+    assert len(stopped_early) >= 20  # nearly every answer ends in a box
+
+
+def test_no_exit_thinks_longer_than_full_thinking(
+    answers: dict[str, dict[str, dict[str, Any]]],
+) -> None:
+    for key, full in answers["no drafter"].items():
+        exited = answers["SpecExit"][key]
+        assert exited["think_tokens"] <= full["think_tokens"]
+        injected = (exited["record"] or {}).get("exit") == "injected"
+        assert injected == (exited["think_tokens"] < full["think_tokens"])
+
+
+def test_the_page_and_the_provenance_are_written(out: Path) -> None:
+    page = (out / "report.html").read_text()
+    assert "SpecExit + ACE" in page
+    assert "<svg" in page
+    assert json.loads((out / "provenance.json").read_text())["seed"] == 0
+
+
+def test_a_second_run_skips_the_finished_stages(out: Path) -> None:
+    head = out / "head" / "model.safetensors"
+    before = head.stat().st_mtime_ns
+    done = run_demo(out)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert head.stat().st_mtime_ns == before
