@@ -26,6 +26,7 @@ _BUILT_IN = {
     "final_tag": "final_tag:FinalTag",
     "json": "json_value:Json",
     "label": "label:Label",
+    "patch": "patch:Patch",
     "regex": "regex:Regex",
 }
 _REGISTERED: dict[str, type[Contract]] = {}

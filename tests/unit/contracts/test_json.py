@@ -101,12 +101,12 @@ def test_duplicate_keys_can_be_refused():
 
 def test_depth_and_size_are_bounded():
     deep = "[" * 50_000
-    start = time.perf_counter()
+    start = time.process_time()
     assert answer_of(ANY, "[" * 64 + "]" * 64, rounds=1) is not None
     assert answer_of(ANY, "[" * 65 + "]" * 65, rounds=1) is None
     assert Committer(ANY, thinking=False).feed(deep + "]" * 50_000) is None
     assert Committer(ANY, thinking=False).feed('{"a":' * 50_000) is None
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
     short = contract({"type": "json", "max_chars": 20})
     assert answer_of(short, '{"a":"' + "x" * 30 + '"}\n{"a":1}') == {"a": 1}
 
@@ -284,9 +284,9 @@ def test_schemas_that_explode_or_never_end_are_stopped():
         json.dumps([[i, "x"] for i in range(4_000)]),
     ]
     for schema, text in zip(hostile, texts, strict=True):
-        start = time.perf_counter()
+        start = time.process_time()
         Committer({"type": "json", "schema": schema}, thinking=False).feed(text)
-        assert time.perf_counter() - start < 5
+        assert time.process_time() - start < 5
 
 
 def test_json_equality():

@@ -151,7 +151,7 @@ def test_patterns_that_blow_up_a_backtracker_stay_linear(pattern):
     rng = random.Random(1)
     text = "".join(rng.choice("ab") for _ in range(4_000))
     committer = Committer(regex(pattern, max_chars=200), thinking=False)
-    start = time.perf_counter()
+    start = time.process_time()
     committer.feed(text)
     committer.close()
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
