@@ -32,8 +32,8 @@ from specexit.checkpoint import load_metadata
 from specexit.cli import parser, set_verbosity
 from specexit.config import Settings, load
 from specexit.dataset import read_traces
-from specexit.errors import SpecExitError
-from specexit.files import write_json, write_text
+from specexit.errors import ConfigError, SpecExitError
+from specexit.files import read_json, write_json, write_text
 from specexit.provenance import versions, write_provenance
 from specexit.replay import ReplayTable
 from specexit.report.page import write_page
@@ -111,19 +111,21 @@ def main(argv: list[str]) -> int:
     settings = load(DemoSettings, config, args.overrides)
     started = time.monotonic()
     out = Path(args.out)
-    out.mkdir(parents=True, exist_ok=True)
-    places = Places(out, _target(out, args.from_scratch))
-    prepare(places, settings)
-    results, example = compare(places, settings, quiet=args.quiet)
-    results["meta"]["minutes"] = round((time.monotonic() - started) / 60, 1)
-    write_json(out / "example.json", example)
-    write_json(out / "results.json", results)
-    write_provenance(
-        out,
-        command="specexit demo " + " ".join(argv),
-        seed=settings.seed,
-        config=settings.model_dump(),
-    )
+    _claim(out, settings)
+    if not (out / "results.json").exists():
+        places = Places(out, _target(out, args.from_scratch))
+        prepare(places, settings)
+        results, example = compare(places, settings, quiet=args.quiet)
+        results["meta"]["minutes"] = round((time.monotonic() - started) / 60, 1)
+        write_json(out / "example.json", example)
+        write_provenance(
+            out,
+            command="specexit demo " + " ".join(argv),
+            seed=settings.seed,
+            config=settings.model_dump(),
+        )
+        write_json(out / "results.json", results)
+    results = read_json(out / "results.json")
     page = write_page(out)
     print_table(results["rows"], results["meta"]["title"])
     print(f"figures: {out / 'results.json'}\npage:    {page}")
@@ -257,6 +259,23 @@ def stage(name: str, marker: Path, *command: str) -> None:
     if not marker.exists():
         raise SpecExitError(f"demo: stage {name!r} did not write {marker}")
     log.info("%s: %.0f s", name, time.monotonic() - started)
+
+
+def _claim(out: Path, settings: DemoSettings) -> None:
+    """Make `out`, or go on in it if it was begun with the same settings.
+
+    Raises:
+        ConfigError: it was begun with others; its stages would not fit together.
+    """
+    file = out / "demo.json"
+    wanted = settings.model_dump()
+    if file.exists() and read_json(file) != wanted:
+        differ = [k for k, v in read_json(file).items() if wanted.get(k) != v]
+        raise ConfigError(
+            f"--out: {out} holds a demo with other settings ({', '.join(differ)}); "
+            "give another folder or remove this one"
+        )
+    write_json(file, wanted)
 
 
 def _target(out: Path, from_scratch: bool) -> Path:

@@ -103,9 +103,17 @@ def test_the_page_and_the_provenance_are_written(out: Path) -> None:
     assert json.loads((out / "provenance.json").read_text())["seed"] == 0
 
 
-def test_a_second_run_skips_the_finished_stages(out: Path) -> None:
-    head = out / "head" / "model.safetensors"
-    before = head.stat().st_mtime_ns
-    done = run_demo(out)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert head.stat().st_mtime_ns == before
+def test_a_second_run_only_shows_the_results(out: Path) -> None:
+    results = out / "results.json"
+    before = results.read_bytes(), results.stat().st_mtime_ns
+    (out / "report.html").unlink()
+    assert run_demo(out).returncode == 0
+    assert (results.read_bytes(), results.stat().st_mtime_ns) == before
+    assert (out / "report.html").exists()
+
+
+def test_other_settings_in_the_same_folder_are_refused(out: Path) -> None:
+    command = [sys.executable, "-m", "specexit.cli", "demo", "--out", str(out), "seed=5"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 2
+    assert "other settings" in done.stderr
