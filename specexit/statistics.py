@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 LEVEL = 0.95
 RESAMPLES = 2000
-_BLOCK = 1 << 22  # random indices held at once
+_BLOCK = 1 << 21  # counts of drawn questions held at once
 
 
 class Interval(NamedTuple):
@@ -86,7 +87,7 @@ def bootstrap_mean(
         values: `[n]`, one number a question.
     """
     x = _vector(values, "values")
-    means = [x[rows].mean(1) for rows in _resampled_rows(len(x), resamples, seed)]
+    means = [counts @ x / len(x) for counts in _resampled_counts(len(x), resamples, seed)]
     return _percentiles(np.concatenate(means), level)
 
 
@@ -121,9 +122,9 @@ def bootstrap_ratio(
     if len(x) != len(y):
         raise ValueError(f"bootstrap_ratio: {len(x)} numerators and {len(y)} denominators")
     ratios = []
-    for rows in _resampled_rows(len(x), resamples, seed):
-        below = y[rows].sum(1)
-        ratios.append(x[rows].sum(1)[below != 0] / below[below != 0])
+    for counts in _resampled_counts(len(x), resamples, seed):
+        above, below = counts @ x, counts @ y
+        ratios.append(above[below != 0] / below[below != 0])
     return _percentiles(np.concatenate(ratios), level)
 
 
@@ -163,11 +164,11 @@ def auc_interval(
         else np.unique(np.asarray(groups), return_inverse=True)[1]
     )
     n = int(ids.max()) + 1
-    found = []
-    for rows in _resampled_rows(n, resamples, seed):
-        for row in rows:
-            counts = np.bincount(row, minlength=n).astype(float)
-            found.append(_weighted_auc(s, y, counts[ids][None])[0])
+    found = [
+        _weighted_auc(s, y, row[ids][None])[0]
+        for counts in _resampled_counts(n, resamples, seed)
+        for row in counts
+    ]
     values = np.array(found)
     return _percentiles(values[~np.isnan(values)], level)
 
@@ -188,13 +189,25 @@ def _weighted_auc(
         return np.where(pairs > 0, (above * beaten).sum(1) / pairs, np.nan)
 
 
-def _resampled_rows(n: int, resamples: int, seed: int) -> Iterator[NDArray[np.int64]]:
-    """Indices `[resamples, n]` drawn with replacement, in blocks of bounded size."""
-    random = np.random.default_rng(seed)
-    block = max(1, _BLOCK // n)
-    sizes = [min(block, resamples - i) for i in range(0, resamples, block)]
-    for size in sizes:
-        yield random.integers(0, n, (size, n))
+def _resampled_counts(n: int, resamples: int, seed: int) -> Iterator[NDArray[np.float64]]:
+    """How often each of n questions is drawn in each resample: `[resamples, n]`, in blocks."""
+    block = max(1, min(resamples, _BLOCK // n))
+    for part, start in enumerate(range(0, resamples, block)):
+        size = min(block, resamples - start)
+        if size == resamples:
+            yield _counts(n, size, seed, part)  # small enough to keep: the same for every figure
+        else:
+            yield _counts.__wrapped__(n, size, seed, part)
+
+
+@lru_cache(maxsize=4)
+def _counts(n: int, resamples: int, seed: int, part: int) -> NDArray[np.float64]:
+    random = np.random.default_rng([seed, part])
+    drawn = random.integers(0, n, (resamples, n)) + n * np.arange(resamples)[:, None]
+    counts = np.bincount(drawn.ravel(), minlength=resamples * n).astype(np.float64)
+    counts = counts.reshape(resamples, n)
+    counts.setflags(write=False)
+    return counts
 
 
 def _percentiles(values: NDArray[np.float64], level: float) -> Interval:
