@@ -19,6 +19,9 @@ from .limits import check_size
 ENTRY_POINT_GROUP = "specexit.contracts"
 
 _BUILT_IN = {
+    "after_think": "combine:AfterThink",
+    "all_of": "combine:AllOf",
+    "any_of": "combine:AnyOf",
     "boxed_integer": "boxed:BoxedInteger",
     "boxed_math": "boxed:BoxedMath",
     "choice": "choice:Choice",
@@ -28,6 +31,7 @@ _BUILT_IN = {
     "label": "label:Label",
     "patch": "patch:Patch",
     "regex": "regex:Regex",
+    "report": "report:Report",
 }
 _REGISTERED: dict[str, type[Contract]] = {}
 
