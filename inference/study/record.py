@@ -33,12 +33,14 @@ class Recorded:
     Attributes:
         signals: `[T, 3] float32`, raw.
         entropy: `[T] float32`, nats, of the distribution after each thinking token.
+        end_entropy: `[K + 1] float32`, the same after a think end injected at each boundary.
         features: `[K, F] float32` at boundaries 1..K, None unless asked for.
         paragraph_means: `[K, F] float32`, mean features of the paragraph before each boundary.
     """
 
     signals: NDArray[np.float32]
     entropy: NDArray[np.float32]
+    end_entropy: NDArray[np.float32]
     features: NDArray[np.float32] | None = None
     paragraph_means: NDArray[np.float32] | None = None
 
@@ -108,17 +110,47 @@ class SignalRecorder:
         for row, text in zip(ids, texts, strict=True):
             row[: len(text)] = torch.tensor(text)
         # right padding needs no mask: causal attention never looks at it
-        final = self.model.get_decoder()(
-            input_ids=ids.to(self.device), use_cache=False
-        ).last_hidden_state
+        final = self._run(input_ids=ids.to(self.device))
         aux = torch.cat([self._captured[i] for i in self.metadata.aux_layer_ids], -1)
         features = self.draft.normalise(aux.float().cpu())
         for i, trace in enumerate(traces):
             begin = len(trace.prompt_ids) + trace.think_start
             end = len(trace.prompt_ids) + trace.think_end
-            yield self._one(trace, features[i, begin:end], final[i, begin:end])
+            ended = self._after_think_ends(trace, texts[i])
+            yield self._one(trace, features[i, begin:end], final[i, begin:end], ended)
 
-    def _one(self, trace: Trace, features: Tensor, final: Tensor) -> Recorded:
+    def _run(self, **inputs: Any) -> Tensor:
+        """Last hidden states `[B, T, H]`, after the final norm."""
+        out = self.model.get_decoder()(use_cache=False, **inputs)
+        states: Tensor = out.last_hidden_state
+        return states
+
+    def _after_think_ends(self, trace: Trace, text: Sequence[int]) -> Tensor:
+        """Last hidden states `[K + 1, H]` at think ends injected at each boundary.
+
+        All of them hang on one pass over the text, as branches: the attention mask shows each
+        one the text up to its boundary and itself, at the position that it would have.
+        """
+        ends = list(self.metadata.think_end_ids)
+        begin = len(trace.prompt_ids) + trace.think_start
+        starts = [begin + b for b in trace.boundaries]
+        n, size = len(text), len(text) + len(starts) * len(ends)
+        positions = list(range(n)) + [s + j for s in starts for j in range(len(ends))]
+        sees = torch.zeros(size, size, dtype=torch.bool)
+        sees[:n, :n] = torch.ones(n, n, dtype=torch.bool).tril()
+        for k, start in enumerate(starts):
+            first = n + k * len(ends)
+            branch = slice(first, first + len(ends))
+            sees[branch, :start] = True
+            sees[branch, branch] = torch.ones(len(ends), len(ends), dtype=torch.bool).tril()
+        final = self._run(
+            input_ids=torch.tensor([[*text, *ends * len(starts)]], device=self.device),
+            attention_mask=sees[None, None].to(self.device),
+            position_ids=torch.tensor([positions], device=self.device),
+        )
+        return final[0, n + len(ends) - 1 :: len(ends)]
+
+    def _one(self, trace: Trace, features: Tensor, final: Tensor, ended: Tensor) -> Recorded:
         T = len(features)
         marks = torch.tensor(trace.boundaries[1:], dtype=torch.int64)
         is_boundary = torch.zeros(1, T, dtype=torch.bool)
@@ -134,6 +166,7 @@ class SignalRecorder:
         return Recorded(
             signals=activate(logits).numpy().astype(np.float32).reshape(T, 3),
             entropy=self._entropy(final),
+            end_entropy=self._entropy(ended),
             features=kept,
             paragraph_means=means,
         )

@@ -39,6 +39,9 @@ class RecordSettings(Settings):
     """Folder of `specexit data build`, with every boundary of these splits probed."""
     splits: tuple[Split, ...] = ("calibration", "test")
     """Splits to record."""
+    live: bool = False
+    """False: signals from one transformers pass over the recorded outputs. True: generated again
+    in vLLM, exits off, signals recorded by the worker, with the verification steps."""
     dtype: str = "float32"
     """Of the target's computation; take the engine's."""
     batch_size: int = Field(8, ge=1)
@@ -108,6 +111,12 @@ def record_table(settings: RecordSettings, *, quiet: bool = False) -> ReplayTabl
         "method": "offline",
         "skipped": skipped,
     }
+    if settings.live:
+        from inference.study.record_live import record_live
+
+        return record_live(
+            traces, target, settings.head, dtype=settings.dtype, source=source, quiet=quiet
+        )
     from inference.study.record import SignalRecorder
 
     recorder = SignalRecorder(target, settings.head, dtype=settings.dtype)
@@ -117,6 +126,7 @@ def record_table(settings: RecordSettings, *, quiet: bool = False) -> ReplayTabl
         traces,
         [r.signals for r in recorded],
         entropy=[r.entropy for r in recorded],
+        end_entropy=[r.end_entropy for r in recorded],
         think_end_tokens=len(metadata.think_end_ids),
         step_split=metadata.policy.step_split,
         source=source | {"kind": metadata.kind},

@@ -48,6 +48,7 @@ _SCHEMA = pa.schema(
         ("answer_id", _INTS),
         ("trial_tokens", _INTS),
         ("trial_logprob", _FLOATS),
+        ("end_entropy", _FLOATS),  # [K + 1], empty where not recorded
     ]
 )
 
@@ -64,6 +65,7 @@ class ReplayTable:
         signals: `[sum T, 3] float32`, raw (confidence, progress, remain in tokens).
         step: `[sum T]` verification step that accepted each token, None where not recorded.
         entropy: `[sum T]` of the target's next-token distribution at each token, nats, or None.
+        end_entropy: at each boundary, that of the token after an injected think end, or None.
         boundaries: thinking tokens before each boundary.
         agrees: 1 where the trial answer equals that of the full output.
         correct: 1/0 where it equals gold or not, -1 without gold.
@@ -94,6 +96,7 @@ class ReplayTable:
     k_star: IntArray
     step: IntArray | None = None
     entropy: FloatArray | None = None
+    end_entropy: FloatArray | None = None
     step_split: SplitMode = "paragraph"
     source: Mapping[str, Any] = field(default_factory=dict)
 
@@ -109,8 +112,10 @@ class ReplayTable:
             "answer_id",
             "trial_tokens",
             "trial_logprob",
+            "end_entropy",
         ):
-            assert len(getattr(self, name)) == marks, name
+            column = getattr(self, name)
+            assert column is None or len(column) == marks, name
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -182,6 +187,7 @@ class ReplayTable:
         *,
         steps: Sequence[NDArray[Any]] | None = None,
         entropy: Sequence[NDArray[Any]] | None = None,
+        end_entropy: Sequence[NDArray[Any]] | None = None,
         think_end_tokens: int = 1,
         step_split: SplitMode = "paragraph",
         source: Mapping[str, Any] | None = None,
@@ -192,7 +198,8 @@ class ReplayTable:
         them: there was nothing to lose.
 
         Args:
-            signals: per trace `[T, 3]`; `steps` and `entropy` per trace `[T]`.
+            signals: per trace `[T, 3]`; `steps` and `entropy` per trace `[T]`;
+                `end_entropy` per trace `[K + 1]`.
             think_end_tokens: ids of the think end, not counted as answer.
 
         Raises:
@@ -223,6 +230,9 @@ class ReplayTable:
             k_star=np.array([-1 if t.k_star is None else t.k_star for t in traces], np.int32),
             step=None if steps is None else _pack(steps),
             entropy=None if entropy is None else np.concatenate(entropy).astype(np.float32),
+            end_entropy=(
+                None if end_entropy is None else np.concatenate(end_entropy).astype(np.float32)
+            ),
             step_split=step_split,
             source=dict(source or {}),
         )
@@ -262,7 +272,7 @@ class ReplayTable:
                 f"replay: {folder} holds {len(rows)} traces, its replay.json says "
                 f"{about['traces']}; record it again"
             )
-        has = {name: any(row[name] for row in rows) for name in ("step", "entropy")}
+        has = {name: any(row[name] for row in rows) for name in _OPTIONAL}
 
         def floats(name: str) -> FloatArray:
             return np.concatenate([np.asarray(row[name], np.float32) for row in rows])
@@ -289,6 +299,7 @@ class ReplayTable:
             k_star=per_trace("k_star"),
             step=_pack(row["step"] for row in rows) if has["step"] else None,
             entropy=floats("entropy") if has["entropy"] else None,
+            end_entropy=floats("end_entropy") if has["end_entropy"] else None,
             step_split=about["step_split"],
             source=about["source"],
         )
@@ -298,12 +309,14 @@ class ReplayTable:
         row: dict[str, Any] = {"id": self.ids[i], "split": self.splits[i]}
         row |= {name: int(getattr(self, name)[i]) for name in _PER_TRACE}
         row["signals"] = self.signals[tokens].reshape(-1)
-        for name in ("step", "entropy"):
+        for name in _OPTIONAL:
             column = getattr(self, name)
-            row[name] = [] if column is None else column[tokens]
+            where = marks if name == "end_entropy" else tokens
+            row[name] = [] if column is None else column[where]
         return row | {name: getattr(self, name)[marks] for name in _PER_BOUNDARY}
 
 
+_OPTIONAL = ("step", "entropy", "end_entropy")
 _PER_TRACE = ("prompt_tokens", "answer_tokens", "full_correct", "k_star")
 _PER_BOUNDARY = (
     "boundaries",

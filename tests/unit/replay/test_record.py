@@ -135,6 +135,23 @@ def test_batches_do_not_change_the_signals(target: Path, tmp_path: Path) -> None
         np.testing.assert_allclose(a.features, b.features, atol=1e-4)
 
 
+def test_entropy_after_a_think_end_equals_that_of_a_text_that_ends_there(
+    target: Path, tmp_path: Path
+) -> None:
+    from transformers import Qwen3ForCausalLM
+
+    make_head(tmp_path, target, "memory")
+    [row] = made_traces()[1:2]
+    [found] = SignalRecorder(target, tmp_path).record([row], quiet=True)
+    model = Qwen3ForCausalLM.from_pretrained(target, dtype=torch.float32).eval()
+    for k, b in enumerate(row.boundaries):
+        ids = [*row.prompt_ids, *row.output_ids[: row.think_start + b], 8]
+        with torch.no_grad():
+            logs = model(torch.tensor([ids])).logits[0, -1].log_softmax(-1)
+        expected = float(-(logs.exp() * logs).sum())
+        assert found.end_entropy[k] == pytest.approx(expected, abs=1e-5)
+
+
 def test_head_of_another_target_is_refused(target: Path, tmp_path: Path) -> None:
     from transformers import Qwen3ForCausalLM
 

@@ -162,7 +162,9 @@ def test_score_rule_exits_at_the_first_score_above_the_threshold() -> None:
 
 def test_saved_table_loads_as_it_was(tmp_path: Path) -> None:
     table = random_table(5, n=30, steps=True)
-    table = replace(table, entropy=np.abs(table.signals[:, 0]), source={"head": "h"})
+    ends = table.boundaries.astype(np.float32)
+    entropy = np.abs(table.signals[:, 0])
+    table = replace(table, entropy=entropy, end_entropy=ends, source={"head": "h"})
     table.save(tmp_path)
     again = ReplayTable.load(tmp_path)
     for name, value in vars(table).items():

@@ -1,0 +1,124 @@
+"""Record raw signals in the engine itself: full thinking again, exits off, the worker's record."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from inference.study.systems import Engines, System, answer, sampling_params
+from specexit.checkpoint import load_metadata
+from specexit.dataset import Trace
+from specexit.errors import ConfigError
+from specexit.replay import ReplayTable
+
+# Thinks to its own end with the signals computed: no token has fewer than 0 tokens to go.
+NEVER = {
+    "signals": ["remain"],
+    "thresholds": {"remain": 0.0},
+    "smoothing": {"kind": "none"},
+    "max_think_tokens": None,
+}
+_CHUNK = 128  # requests whose signals the worker holds at once
+
+
+@dataclass(frozen=True)
+class LiveSignals:
+    """What the worker recorded of one request.
+
+    Attributes:
+        signals: `[T, 3]`, raw.
+        steps: `[T]` verification step of each thinking token, None where the worker is silent.
+        token_ids: the output.
+    """
+
+    signals: np.ndarray
+    steps: np.ndarray | None
+    token_ids: list[int]
+
+
+def record_live(
+    traces: Sequence[Trace],
+    target: str | Path,
+    head: str | Path,
+    *,
+    dtype: str,
+    source: Mapping[str, Any],
+    num_speculative_tokens: int = 3,
+    quiet: bool = False,
+) -> ReplayTable:
+    """Generate the traces' outputs again and keep the signals.
+
+    Traces whose output differs from the recorded one (ties in bfloat16) are left out and counted.
+
+    Raises:
+        ConfigError: more than a tenth of the outputs differ: other weights, dtype or sampling.
+    """
+    metadata = load_metadata(head)
+    engines = Engines(
+        target,
+        num_speculative_tokens=num_speculative_tokens,
+        dtype=dtype,
+        additional_config={"specexit": {"record": True}},
+    )
+    kept: list[Trace] = []
+    found: list[LiveSignals] = []
+    skipped: Counter[str] = Counter(source.get("skipped", {}))
+    try:
+        with tqdm(total=len(traces), desc="record live", unit="trace", disable=quiet) as bar:
+            for start in range(0, len(traces), _CHUNK):
+                chunk = traces[start : start + _CHUNK]
+                for trace, live in zip(chunk, run_live(engines, head, chunk), strict=True):
+                    if live.token_ids != trace.output_ids:
+                        skipped["output differs live"] += 1
+                        continue
+                    kept.append(trace)
+                    found.append(live)
+                bar.update(len(chunk))
+    finally:
+        engines.close()
+    differing = skipped["output differs live"]
+    if differing > len(traces) / 10:
+        raise ConfigError(
+            f"replay record: {differing} of {len(traces)} outputs differ from the data set's; "
+            "use the data's target, dtype and greedy sampling"
+        )
+    has_steps = all(live.steps is not None for live in found)
+    return ReplayTable.from_traces(
+        kept,
+        [live.signals for live in found],
+        steps=[live.steps for live in found if live.steps is not None] if has_steps else None,
+        think_end_tokens=len(metadata.think_end_ids),
+        step_split=metadata.policy.step_split,
+        source={**source, "method": "live", "kind": metadata.kind, "skipped": dict(skipped)},
+    )
+
+
+def run_live(engines: Engines, head: str | Path, traces: Sequence[Trace]) -> list[LiveSignals]:
+    """Outputs and signals of the traces' prompts, exits off; engines in recording mode."""
+    system = System("record", head=Path(head), exits=True, policy=NEVER)
+    llm = engines.of(system)
+    longest = max(len(t.output_ids) for t in traces)
+    params = sampling_params(system, max_tokens=longest)
+    answered = answer(llm, [t.prompt_ids for t in traces], params)
+    [records] = llm.llm_engine.collective_rpc("specexit_take_records")
+    # the engine appends a random suffix to the ids of `answer`, which are 0, 1, 2, ...
+    by_place = {int(key.partition("-")[0]): record for key, record in records.items()}
+    found = []
+    for place, (trace, output) in enumerate(zip(traces, answered, strict=True)):
+        record = by_place[place]
+        counts = record.get("steps")
+        signals = np.asarray(record["signals"], np.float32).reshape(-1, 3)
+        found.append(
+            LiveSignals(
+                signals=signals,
+                steps=None if counts is None else np.repeat(np.arange(len(counts)), counts),
+                token_ids=output.token_ids[: len(trace.output_ids)],
+            )
+        )
+    return found
