@@ -16,6 +16,7 @@ from typing import Any
 from specexit.engine_env import base_engine_arguments, prepare_in_process_engine
 
 WORKER = "inference.vllm.SpecExitWorker"
+SCHEDULER = "inference.vllm.SpecExitScheduler"
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class Engines:
                     "num_speculative_tokens": self._num_speculative_tokens,
                 }
             if system.exits:
-                arguments["worker_cls"] = WORKER
+                arguments |= {"worker_cls": WORKER, "scheduler_cls": SCHEDULER}
             if has_budget:  # costs time in every step, so only where it is used
                 arguments["reasoning_config"] = {
                     "reasoning_start_str": "<think>",
