@@ -86,6 +86,8 @@ class Admission:
         outputs: tokens sampled so far, 0 for a new request.
         tokens, boundary: thinking tokens and boundaries among the tokens known so far.
         tail: the last known tokens before the next step's first input.
+        closed: whether SpecExit has ended a thinking of this request.
+        forced: forced ids written so far.
         snapshot: state from before a preemption; it wins over the counters above.
     """
 
@@ -98,6 +100,7 @@ class Admission:
     boundary: int
     tail: Sequence[int]
     closed: bool = False
+    forced: int = 0
     snapshot: Snapshot | None = None
 
 
@@ -177,7 +180,7 @@ class ExitState:
 
         put(
             self.counts,
-            [(a.tokens, a.boundary, 0, a.outputs, 0) for a in rows],
+            [(a.tokens, a.boundary, 0, a.outputs, a.forced) for a in rows],
             torch.int32,
         )
         put(self.flags, [(a.thinking, a.closed, False) for a in rows], torch.bool)

@@ -1,0 +1,204 @@
+"""The exit inside Model Runner V1 (`vllm.v1.worker.gpu_model_runner`, GPU and CPU).
+
+A mixin on the runner that vLLM built: it watches requests come and go, and lets `Session` edit the
+accepted tokens between rejection sampling and everything that follows (logprobs, drafting,
+bookkeeping). To vLLM an exit looks like a draft rejected at that row, with the think end as the
+recovered token.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from inference.vllm import head, record, seams
+from inference.vllm.exit_step import StepResult
+from inference.vllm.session import Session
+
+logger = logging.getLogger(__name__)
+
+ATTRIBUTES = (
+    "requests",
+    "input_batch",
+    "discard_request_mask",
+    "input_ids",
+    "query_start_loc",
+    "max_num_reqs",
+    "use_async_scheduling",
+    "rejection_sampler",
+    "vllm_config",
+    "device",
+)
+
+
+class SpecExitRunnerV1:
+    """Mixed in before the runner's own class (`worker.mix_in`)."""
+
+    specexit: Session
+    _specexit_step: Any = None  # what `execute_model` left for this step
+    _specexit_result: StepResult | None = None
+
+    def load_model(self, *args: Any, **kwargs: Any) -> None:
+        """Load target and draft, then the signal head."""
+        super().load_model(*args, **kwargs)  # type: ignore[misc]
+        this: Any = self
+        seams.check_attributes(self, ATTRIBUTES)
+        loaded = head.load(this.vllm_config, this.device)
+        self.specexit = Session(loaded, this.max_num_reqs, this.device)
+        self._specexit_norm = head.feature_norm(this.drafter.model)
+        self._specexit_columns = torch.arange(this.num_spec_tokens + 1, device=this.device)
+        sampler = this.rejection_sampler
+        inner = sampler._get_logprobs_tensors
+
+        def exit_first(*args: Any, **kwargs: Any) -> Any:
+            """Edit the accepted ids before their logprobs are taken."""
+            ids = kwargs["sampled_token_ids"] if "sampled_token_ids" in kwargs else args[-1]
+            metadata = kwargs["metadata"] if "metadata" in kwargs else args[1]
+            self._specexit_edit(ids, metadata)
+            return inner(*args, **kwargs)
+
+        sampler._get_logprobs_tensors = exit_first
+
+    def _update_states(self, scheduler_output: Any) -> Any:
+        """Follow the requests that finish, are preempted, arrive or resume."""
+        session, this = self.specexit, self
+        session.leave(scheduler_output.finished_req_ids)
+        session.park(scheduler_output.preempted_req_ids or ())
+        result = super()._update_states(scheduler_output)  # type: ignore[misc]
+        requests: Any = this.requests  # type: ignore[attr-defined]
+        entering = [r.req_id for r in scheduler_output.scheduled_new_reqs]
+        entering += scheduler_output.scheduled_cached_reqs.resumed_req_ids
+        for request_id in entering:
+            request = requests[request_id]
+            params = request.sampling_params
+            session.enter(
+                request_id,
+                request.prompt_token_ids or (),
+                request.output_token_ids,
+                request.num_computed_tokens,
+                params.extra_args if params is not None else None,
+            )
+        session.flush()
+        return result
+
+    def sample_tokens(self, grammar_output: Any) -> Any:
+        """Keep the step's features for `_sample`, and attach what happened to the output."""
+        this: Any = self
+        self._specexit_step = this.execute_model_state
+        self._specexit_result = None
+        try:
+            output = super().sample_tokens(grammar_output)  # type: ignore[misc]
+        finally:
+            self._specexit_step = None
+        return self._specexit_attach(output)
+
+    def _sample(self, logits: Tensor, spec_decode_metadata: Any) -> Any:
+        """Sample, then end the thinking where the policy says so."""
+        output = super()._sample(logits, spec_decode_metadata)  # type: ignore[misc]
+        self._specexit_edit(output.sampled_token_ids, spec_decode_metadata)
+        return output
+
+    def _specexit_edit(self, sampled: Tensor, metadata: Any) -> None:
+        """Run the exit rule on a step's accepted ids `[B, W] int32`, in place, once."""
+        context, session, this = self._specexit_step, self.specexit, self
+        if context is None or context.aux_hidden_states is None or metadata is None:
+            return
+        self._specexit_step = None
+        request_ids: list[str] = this.input_batch.req_ids  # type: ignore[attr-defined]
+        if not session.watches(request_ids):
+            session.journal.counters["steps_skipped"] += 1
+            return
+        began = time.perf_counter()
+        self._specexit_replay(context, request_ids)
+        features: Tensor = torch.cat(context.aux_hidden_states, -1)
+        B, W = sampled.shape
+        ends = metadata.cu_num_sampled_tokens
+        starts = torch.zeros_like(ends)
+        starts[1:] = ends[:-1]
+        rows = (starts[:, None] + self._specexit_columns[:W]).clamp_max(
+            metadata.logits_indices.shape[0] - 1
+        )
+        at = metadata.logits_indices[rows].long()
+        discarded = this.discard_request_mask.gpu[:B]  # type: ignore[attr-defined]
+        count = torch.where(discarded, 0, (sampled != -1).sum(1))
+        result = session.step(
+            request_ids,
+            this.input_ids.gpu[at].long(),  # type: ignore[attr-defined]
+            sampled.long(),
+            count,
+            self._specexit_normalise(features[at]),
+        )
+        # a chunk of a prompt is sampled too and thrown away later: leave its row as it is
+        sampled.copy_(torch.where((count > 0)[:, None], result.sampled.to(sampled.dtype), sampled))
+        self._specexit_result = result
+        session.journal.counters["steps"] += 1
+        session.journal.counters["step_microseconds"] += int((time.perf_counter() - began) * 1e6)
+
+    def _specexit_normalise(self, features: Tensor) -> Tensor:
+        return features if self._specexit_norm is None else self._specexit_norm(features)
+
+    def _specexit_replay(self, context: Any, request_ids: list[str]) -> None:
+        """Advance over the thinking tokens of prompts that this step has computed."""
+        this: Any = self
+        session = self.specexit
+        scheduled = context.scheduler_output.num_scheduled_tokens
+        for b, request_id in enumerate(request_ids):
+            first = int(this.input_batch.num_computed_tokens_cpu[b])
+            rows = session.replay_rows(request_id, first, scheduled[request_id])
+            if rows is None:
+                continue
+            begin = int(this.query_start_loc.np[b])
+            part = slice(begin + rows.start, begin + rows.stop)
+            features = torch.cat([h[part] for h in context.aux_hidden_states], -1)
+            session.replay(request_id, first, rows, self._specexit_normalise(features))
+
+    def _specexit_attach(self, output: Any) -> Any:
+        """Give the step's events to the host and the changed records to the scheduler."""
+        this: Any = self
+        result = self._specexit_result
+        if result is None:
+            return output
+        session = self.specexit
+        request_ids = list(this.input_batch.req_ids)
+        end_length = len(session.loaded.think.end_ids)
+        if session.journal.keep_signals:
+            session.journal.keep(request_ids, result)
+        packed = record.pack(result, end_length)
+
+        def finish(rows: list[list[float]], target: Any) -> None:
+            session.note(request_ids, record.unpack(rows, end_length))
+            changes = session.journal.take_changes()
+            if changes:
+                target.specexit = changes
+
+        if not hasattr(output, "get_output"):
+            finish(packed.tolist(), output)
+            return output
+        return _DeferredRecord(output, packed, finish)
+
+
+class _DeferredRecord:
+    """An async output that brings the step's record along on its own copy to the host."""
+
+    def __init__(self, output: Any, packed: Tensor, finish: Any) -> None:
+        self._output, self._finish = output, finish
+        self._packed = packed.to("cpu", non_blocking=True)
+        self._copied = None
+        if packed.device.type != "cpu":
+            self._copied = torch.cuda.Event()
+            self._copied.record()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._output, name)
+
+    def get_output(self) -> Any:
+        """The step's output, with its record attached."""
+        output = self._output.get_output()
+        if self._copied is not None:
+            self._copied.synchronize()
+        self._finish(self._packed.tolist(), output)
+        return output

@@ -1,0 +1,266 @@
+"""The requests of one worker: who sits in which slot, and what the host knows about them.
+
+Shared by the runners. A runner says which requests enter, leave or are preempted, hands over the
+features of a step, and gets the step's outcome back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from inference.vllm import exit_prompt
+from inference.vllm.exit_plan import ExitPlan, make_plan, request_policy
+from inference.vllm.exit_state import Admission, ExitState, Snapshot
+from inference.vllm.exit_step import StepInputs, StepResult, step
+from inference.vllm.head import LoadedHead
+from inference.vllm.record import Event, Journal
+from inference.vllm.settings import KEY
+from specexit.policy import ExitPolicy
+from specexit.think import last_index
+
+
+@dataclass
+class Request:
+    """What the host knows about a request.
+
+    Attributes:
+        slot: its row in the state; -1 while preempted.
+        outputs: sampled tokens known when it (re-)entered.
+        replay: indices `[begin, end)` of thinking tokens among the known ids whose rows are still
+            to be computed by a prefill; None when there are none.
+        ids: prompt (and outputs, on a resume), kept only for the replay.
+        over: nothing more can happen to it, so its steps need no work.
+    """
+
+    request_id: str
+    plan: ExitPlan
+    policy: ExitPolicy
+    slot: int = -1
+    outputs: int = 0
+    replay: range | None = None
+    ids: Sequence[int] = ()
+    over: bool = False
+    saved: Snapshot | None = None
+    injected: list[int] = field(default_factory=list)
+
+
+class Session:
+    """All requests of a worker.
+
+    Args:
+        loaded: the head and its settings.
+        slots: the most requests that run at once.
+        device: of the model.
+    """
+
+    def __init__(self, loaded: LoadedHead, slots: int, device: torch.device) -> None:
+        self.loaded = loaded
+        self.state = ExitState(slots, loaded.head, loaded.think, loaded.splitter, device)
+        self.journal = Journal(keep_signals=loaded.settings.record)
+        self._free = list(range(slots - 1, -1, -1))
+        self._requests: dict[str, Request] = {}
+        self._entering: list[Admission] = []
+        self._rows: tuple[list[str], Tensor] | None = None
+
+    # Requests come and go.
+
+    def leave(self, request_ids: Iterable[str]) -> None:
+        """Forget requests that finished or were aborted."""
+        for request_id in request_ids:
+            request = self._requests.pop(request_id, None)
+            if request is not None and request.slot >= 0:
+                self._free.append(request.slot)
+            self.journal.close(request_id)
+
+    def park(self, request_ids: Iterable[str]) -> None:
+        """Free the slots of preempted requests, keeping their state."""
+        for request_id in request_ids:
+            request = self._requests.get(request_id)
+            if request is None or request.slot < 0:
+                continue
+            if request.plan.enabled:
+                request.saved = self.state.snapshot(request.slot)
+            self._free.append(request.slot)
+            request.slot = -1
+
+    def enter(
+        self,
+        request_id: str,
+        prompt_ids: Sequence[int],
+        output_ids: Sequence[int],
+        computed: int,
+        extra_args: dict[str, Any] | None,
+        slot: int | None = None,
+    ) -> None:
+        """Give a new or resumed request a slot; `flush` fills it.
+
+        Args:
+            computed: tokens whose rows will not be computed (prefix cache).
+            slot: the runner's own row for the request; any free one where it has none.
+        """
+        request = self._requests.get(request_id)
+        if request is None:
+            policy = request_policy(self.loaded.policy, (extra_args or {}).get(KEY))
+            plan = make_plan(policy, self.loaded.think.end_ids, self.loaded.encode)
+            request = Request(request_id, plan, policy)
+            self._requests[request_id] = request
+            if plan.enabled:
+                self.journal.open(request_id)
+        if slot is not None and request.slot != slot:
+            if request.slot >= 0:
+                self._free.append(request.slot)
+            self._free.remove(slot)
+            request.slot = slot
+        if request.slot < 0:
+            request.slot = self._free.pop()
+        request.over = not request.plan.enabled
+        if request.over:
+            return
+        self._entering.append(self._admission(request, prompt_ids, output_ids, computed))
+
+    def _admission(
+        self, request: Request, prompt: Sequence[int], outputs: Sequence[int], computed: int
+    ) -> Admission:
+        think, known = self.loaded.think, [*prompt, *outputs]
+        saved, request.saved = request.saved, None
+        if saved is not None and int(saved.counts[3]) != len(outputs):
+            saved = None  # outputs were taken back after the snapshot: compute the state again
+        request.outputs = len(outputs)
+        request.replay = None
+        closed = bool(request.injected)
+        thinking = think.is_thinking(known) and (request.plan.modes[4] or not closed)
+        begin = self._first_thinking(known) if thinking else len(known)
+        tokens = boundary = forced = 0
+        if saved is None and begin < len(known):
+            before = known[begin - 1] if begin else -1
+            splits = self.loaded.splitter.boundaries(known[begin:-1], previous=before)[1:]
+            tokens, boundary = len(known) - 1 - begin, len(splits)
+            missing = max(0, min(computed, len(known) - 1) - begin)
+            if missing:
+                self.journal.mark_partial(request.request_id, missing)
+            if begin + missing < len(known) - 1:
+                request.replay, request.ids = range(begin + missing, len(known) - 1), known
+        if closed:
+            forced = min(len(request.plan.forced), len(outputs) - request.injected[-1])
+        return Admission(
+            slot=request.slot,
+            plan=request.plan,
+            thinking=thinking,
+            open_prompt=not outputs and begin < len(known),
+            outputs=len(outputs),
+            tokens=tokens,
+            boundary=boundary,
+            tail=known[:-1],
+            closed=closed,
+            forced=forced,
+            snapshot=saved,
+        )
+
+    def _first_thinking(self, ids: Sequence[int]) -> int:
+        """Index of the first thinking token: white space after the think start is its opening."""
+        start = self.loaded.think.start_ids
+        begin = last_index(ids, start) + len(start)
+        while begin < len(ids) and self.loaded.is_blank[ids[begin]]:
+            begin += 1
+        return begin
+
+    def flush(self) -> None:
+        """Fill the slots of the requests that entered since the last call."""
+        if self._entering:
+            entering, self._entering = self._entering, []
+            self.state.admit(entering)
+
+    # One step.
+
+    def watches(self, request_ids: Sequence[str]) -> bool:
+        """Whether any of the batch's requests needs a step."""
+        requests = self._requests
+        return any(not requests[r].over for r in request_ids)
+
+    def slots(self, request_ids: list[str]) -> Tensor:
+        """`[B] int64` slots of a batch, copied to the device only when the batch changes."""
+        if self._rows is None or self._rows[0] != request_ids or self._entering:
+            slots = [self._requests[r].slot for r in request_ids]
+            self._rows = (list(request_ids), self.state._to_device(slots, torch.int64))
+        return self._rows[1]
+
+    def replay_rows(self, request_id: str, first: int, count: int) -> range | None:
+        """Which of a prefill chunk's rows are thinking tokens of the past.
+
+        Args:
+            first: index of the chunk's first token among the request's ids.
+            count: tokens of the chunk.
+
+        Returns:
+            Offsets into the chunk, or None.
+        """
+        replay = self._requests[request_id].replay
+        if replay is None:
+            return None
+        begin, end = max(replay.start, first), min(replay.stop, first + count)
+        return range(begin - first, end - first) if begin < end else None
+
+    def replay(self, request_id: str, first: int, rows: range, features: Tensor) -> None:
+        """Advance a request over thinking tokens that its prefill has computed.
+
+        Args:
+            first: index of the chunk's first token among the request's ids.
+            rows: what `replay_rows` gave.
+            features: `[len(rows), F]` of those rows.
+        """
+        request = self._requests[request_id]
+        assert request.replay is not None
+        begin, end = first + rows.start, first + rows.stop
+        ids = torch.tensor(request.ids[max(begin - 1, 0) : end + 1])
+        own, before = ids[1 : 1 + len(rows)], ids[: len(rows)]
+        if begin == 0:
+            own, before = ids[: len(rows)], torch.cat([ids[:1] * 0 + self.state.no_token, ids])
+        after = torch.tensor(request.ids[begin + 1 : end + 1])
+        splits = self.loaded.splitter.mask(own, before[: len(rows)])
+        if request.plan.modes[5]:
+            splits = splits | self.loaded.splitter.is_connective[after]
+        z = self.state.head.project(features)
+        exit_prompt.advance(self.state, request.slot, z, splits.tolist())
+        request.replay = range(end, request.replay.stop)
+        if not request.replay:
+            request.replay, request.ids = None, ()
+
+    def step(
+        self,
+        request_ids: list[str],
+        inputs: Tensor,
+        sampled: Tensor,
+        num_sampled: Tensor,
+        features: Tensor,
+    ) -> StepResult:
+        """Run the exit rule on a batch; see `exit_step.step`. `features [B, W, F]`, any dtype."""
+        z = self.state.head.project(features)
+        return step(
+            self.state, StepInputs(self.slots(request_ids), inputs, sampled, num_sampled, z)
+        )
+
+    def note(self, request_ids: Sequence[str], events: Iterable[Event | None]) -> None:
+        """Take the host's copy of what a step did."""
+        for request_id, event in zip(request_ids, events, strict=True):
+            request = self._requests.get(request_id)
+            if event is None or request is None:
+                continue
+            if event.kind == "injected":
+                request.injected.append(event.position)
+                done = len(request.plan.forced) == 1 and not request.plan.modes[4]
+                request.over = request.over or done
+            self.journal.note(request_id, event)
+
+    def usage(self) -> dict[str, int]:
+        """Slots in use, requests known, and preempted ones that wait with their state."""
+        requests = self._requests.values()
+        return {
+            "slots_used": self.state.counts.shape[0] - len(self._free),
+            "requests_known": len(self._requests),
+            "snapshots": sum(r.saved is not None for r in requests),
+        }

@@ -1,0 +1,83 @@
+"""Engines of the test session: built on demand, shared by arguments, the oldest closed first."""
+
+from __future__ import annotations
+
+import gc
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specexit.engine_env import prepare_in_process_engine
+
+prepare_in_process_engine()
+
+MOST = 3  # engines alive at once
+
+
+class EnginePool:
+    """In-process `vllm.LLM` objects, keyed by their arguments."""
+
+    def __init__(self) -> None:
+        self._engines: OrderedDict[str, Any] = OrderedDict()
+
+    def get(self, model: str, **arguments: Any) -> Any:
+        """An engine with these arguments (fp32, eager, small, unless told otherwise)."""
+        from vllm import LLM
+
+        full = {
+            "model": model,
+            "max_model_len": 512,
+            "dtype": "float32",
+            "enforce_eager": True,
+            "max_num_seqs": 8,
+            "seed": 0,
+            "block_size": 32,
+            **arguments,
+        }
+        key = repr(sorted(full.items()))
+        if key in self._engines:
+            self._engines.move_to_end(key)
+            return self._engines[key]
+        while len(self._engines) >= MOST:
+            _, oldest = self._engines.popitem(last=False)
+            shut(oldest)
+            del oldest
+            gc.collect()
+        self._engines[key] = LLM(**full)
+        return self._engines[key]
+
+    def close(self) -> None:
+        """Shut all engines."""
+        while self._engines:
+            shut(self._engines.popitem()[1])
+        gc.collect()
+
+
+def shut(llm: Any) -> None:
+    """Stop an engine, so that its KV cache can be freed."""
+    core = getattr(llm.llm_engine, "engine_core", None)
+    if core is not None:
+        core.shutdown()
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[Callable[..., Any]]:
+    """`engine(model, **arguments)` -> a shared `vllm.LLM`; do not change its settings."""
+    pool = EnginePool()
+    yield pool.get
+    pool.close()
+
+
+@pytest.fixture(scope="session")
+def chaos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with a random `target` and heads `linear`, `mlp`, `memory` for it."""
+    from tests.engine.chaos import make_head, make_target
+
+    folder = tmp_path_factory.mktemp("chaos")
+    make_target(folder / "target")
+    for kind in ("linear", "mlp", "memory"):
+        make_head(folder / kind, folder / "target", kind)
+    return folder
