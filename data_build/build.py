@@ -15,10 +15,12 @@ from data_build.config import DataSettings
 from data_build.drive import drive
 from data_build.engine import Engine
 from data_build.folder import RunFolder
-from data_build.job import Built, Cost, TraceBuilder
+from data_build.job import TraceBuilder
 from data_build.journal import Journal, JournalledEngine
 from data_build.outputs import OutputReader
 from data_build.questions import Question, Reader
+from data_build.rows import Built, Cost
+from specexit.dataset import table_of
 from specexit.errors import SpecExitError
 from specexit.files import write_json
 from specexit.split import StepSplitter
@@ -126,7 +128,7 @@ def build(
                 bar.update()
 
             traces, summary = _batch(settings, folder, number, questions, engine, builder, show)
-            folder.finish(number, traces, summary)
+            folder.finish(number, table_of(traces), summary)
             logger.debug("batch %d: %d traces", number, len(traces))
     finally:
         bar.close()

@@ -61,6 +61,9 @@ class Source(Settings):
     """Put every question into this split instead of going by its hash."""
     fields: Fields = Fields()
     """Column names."""
+    contracts: dict[str, str | dict[str, Any]] = Field(default_factory=dict)
+    """What the values of the contract column mean, such as {math: boxed_math}; a value that is not
+    listed takes the general contract. Empty: the column holds contracts themselves."""
 
     @model_validator(mode="after")
     def _has_path(self) -> Source:
@@ -181,17 +184,9 @@ class Label(Settings):
     """Label the tokens after the sufficient boundary too (progress 1, remain 0)."""
 
 
-class DataSettings(Settings):
-    """The file that `specexit data build --config` reads."""
+class Reading(Settings):
+    """What is read, and how it becomes prompts."""
 
-    target: str
-    """The reasoning model: a folder, a hub name, or `tiny` for the built-in one."""
-    tokenizer: str | None = None
-    """Its tokenizer, where it is not the target's."""
-    think: ThinkTags = ThinkTags()
-    """Think tags."""
-    step_split: SplitMode = "paragraph"
-    """Where a paragraph ends."""
     contract: str | dict[str, Any] | None = None
     """Answer contract of all questions; null: every row brings its own."""
     questions: tuple[Source, ...] = Field(min_length=1)
@@ -202,22 +197,12 @@ class DataSettings(Settings):
     """Template of the user's message."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of the chat template, such as enable_thinking."""
-    engine: Engine = Engine()
-    """Where the target runs."""
-    sampling: Sampling = Sampling()
-    """Sampling of the full outputs."""
-    probe: Probe = Probe()
-    """Trial answers."""
-    label: Label = Label()
-    """Labels."""
+    think: ThinkTags = ThinkTags()
+    """Think tags."""
+    step_split: SplitMode = "paragraph"
+    """Where a paragraph ends."""
     fractions: tuple[float, float, float] = (0.7, 0.15, 0.15)
     """Shares of train, calibration and test."""
-    require_correct: bool = False
-    """Drop traces whose full answer is wrong (needs gold)."""
-    batch_size: int = Field(default=256, ge=1)
-    """Questions of one unit of work: one Parquet file; a killed run repeats at most one."""
-    seed: int = 0
-    """Seed of sampling."""
 
     @field_validator("prompt")
     @classmethod
@@ -232,6 +217,29 @@ class DataSettings(Settings):
         if min(value) < 0 or abs(sum(value) - 1) > 1e-6:
             raise ValueError("three shares, none negative, that add up to 1")
         return value
+
+
+class DataSettings(Reading):
+    """The file that `specexit data build --config` reads."""
+
+    target: str
+    """The reasoning model: a folder, a hub name, or `tiny` for the built-in one."""
+    tokenizer: str | None = None
+    """Its tokenizer, where it is not the target's."""
+    engine: Engine = Engine()
+    """Where the target runs."""
+    sampling: Sampling = Sampling()
+    """Sampling of the full outputs."""
+    probe: Probe = Probe()
+    """Trial answers."""
+    label: Label = Label()
+    """Labels."""
+    require_correct: bool = False
+    """Drop traces whose full answer is wrong (needs gold)."""
+    batch_size: int = Field(default=256, ge=1)
+    """Questions of one unit of work: one Parquet file; a killed run repeats at most one."""
+    seed: int = 0
+    """Seed of sampling."""
 
     def strategy(self, split: Split) -> Strategy:
         """The probing strategy of a split."""

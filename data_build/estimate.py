@@ -8,7 +8,7 @@ from pathlib import Path
 from data_build.build import output_reader
 from data_build.config import DataSettings
 from data_build.folder import RunFolder
-from data_build.job import TraceBuilder
+from data_build.prompts import prompt_ids
 from data_build.questions import Reader
 
 SAMPLE = 200
@@ -18,7 +18,6 @@ def describe(settings: DataSettings, out: str) -> str:
     """Read and check all questions, write nothing; a text for the terminal."""
     reader = Reader(settings)
     outputs = output_reader(settings)
-    builder = TraceBuilder(settings, outputs, max_model_len=1 << 30)
     splits: Counter[str] = Counter()
     prompt_tokens: list[int] = []
     imported = 0
@@ -26,7 +25,7 @@ def describe(settings: DataSettings, out: str) -> str:
         splits[f"{question.split} ({settings.strategy(question.split)})"] += 1
         imported += question.output is not None
         if len(prompt_tokens) < SAMPLE:
-            prompt_tokens.append(len(builder.prompt_ids(question)))
+            prompt_tokens.append(len(prompt_ids(outputs.tokenizer, question, settings)))
     count = splits.total()
     batches = -(-count // settings.batch_size)
     done = len(RunFolder(out).finished()) if Path(out).is_dir() else 0

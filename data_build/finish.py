@@ -8,6 +8,7 @@ from typing import Any
 from data_build.card import dataset_card
 from data_build.config import DataSettings
 from data_build.folder import RunFolder
+from data_build.plots import write_plots
 from data_build.statistics import statistics, tally
 from specexit.files import write_json, write_text
 from specexit.provenance import write_provenance
@@ -19,6 +20,7 @@ def finish(folder: RunFolder, settings: DataSettings) -> dict[str, Any]:
     stats = statistics(folder, counts)
     write_json(folder.path / "stats.json", stats)
     write_text(folder.path / "dataset_card.md", dataset_card(settings, stats))
+    write_plots(folder.path / "plots", counts)
     write_provenance(
         folder.path,
         command="specexit " + " ".join(["data", *_arguments()]),

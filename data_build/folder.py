@@ -19,8 +19,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from data_build.config import DataSettings
-from specexit.dataset import Trace, write_shard
+import pyarrow as pa
+from pydantic import BaseModel
+
+from specexit.dataset import write_table
 from specexit.errors import ConfigError, SpecExitError
 from specexit.files import read_json, write_json
 
@@ -108,7 +110,7 @@ class RunFolder:
 
     # --- settings --------------------------------------------------------------------------
 
-    def begin(self, settings: DataSettings) -> None:
+    def begin(self, settings: BaseModel) -> None:
         """Record the settings, or check that they are those that the folder was begun with.
 
         Raises:
@@ -150,10 +152,10 @@ class RunFolder:
         """Journal of a batch that is under way."""
         return self.state / f"{batch:05d}.jsonl"
 
-    def finish(self, batch: int, traces: list[Trace], summary: dict[str, Any]) -> None:
+    def finish(self, batch: int, table: pa.Table, summary: dict[str, Any]) -> None:
         """Make a batch appear: summary first, then the Parquet file, then drop its journal."""
         write_json(self.state / f"{batch:05d}.json", summary)
-        write_shard(self._shard_file(batch), traces)
+        write_table(self._shard_file(batch), table)
         self.journal_file(batch).unlink(missing_ok=True)
 
     def summaries(self) -> Iterator[dict[str, Any]]:

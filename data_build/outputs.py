@@ -18,6 +18,7 @@ REASONS = {
     "empty_thinking": "there is nothing between think start and think end",
     "empty_answer": "nothing but blanks follows the think end",
     "unfinished_answer": "the answer was cut off before it was final",
+    "no_contract": "imported without a contract: no answer is looked for",
     "no_valid_answer": "the contract finds no answer in the finished output",
     "never_agrees": "no probed boundary gives the full output's answer",
     "unstable_end": "some boundary agrees, but the last one does not",
@@ -67,7 +68,9 @@ class OutputReader:
         )
         return start or "<think>", end
 
-    def read(self, prompt_ids: list[int], completion: Completion, contract: Contract) -> Parsed:
+    def read(
+        self, prompt_ids: list[int], completion: Completion, contract: Contract | None
+    ) -> Parsed:
         """Parse an output.
 
         Args:
@@ -85,6 +88,8 @@ class OutputReader:
             return Parsed(span.start, end, boundaries, reason="no_think_end")
         after = end + len(self.think.end_ids)
         tail = Completion(ids[after:], completion.logprobs[after:], completion.finish_reason)
+        if contract is None:
+            return Parsed(span.start, end, boundaries, reason="no_contract")
         answer = self.answer(contract, tail)
         several = _occurrences(tail.token_ids, self.think.start_ids)
         fault = self._fault(thinking, tail, answer)

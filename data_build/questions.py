@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from data_build.config import DataSettings, Source
+from data_build.config import Reading, Source
 from specexit import contract as make_contract
 from specexit.contracts import Contract, ContractError
 from specexit.dataset import Split, split_of
@@ -28,9 +28,10 @@ class Question:
     question: str
     messages: list[dict[str, str]]
     gold: str | None
-    contract: Contract
+    contract: Contract | None
     split: Split
     output: str | None = None
+    model: str | None = None
     meta: dict[str, Any] = field(default_factory=dict)
 
 
@@ -38,11 +39,14 @@ class Question:
 class Reader:
     """Streams the questions of a configuration.
 
+    `require_contract` off lets questions without a contract pass (their contract is None).
+
     Bad rows are counted in `dropped` (reason: count) and the first of each kind is kept in
     `examples`. Memory: 16 bytes of digest per question read, to find duplicates.
     """
 
-    settings: DataSettings
+    settings: Reading
+    require_contract: bool = True
     dropped: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
 
@@ -94,9 +98,10 @@ class Reader:
             question=text,
             messages=messages,
             gold=None if gold is None else gold if isinstance(gold, str) else json.dumps(gold),
-            contract=self._contract(row.get(names.contract), where),
+            contract=self._contract(source, row.get(names.contract), where),
             split=source.split or split_of(text, self.settings.fractions),
             output=output,
+            model=_text_or_none(row.get(names.model)),
             meta={k: v for k, v in row.items() if k not in used and v is not None},
         )
 
@@ -121,9 +126,13 @@ class Reader:
             raise _BadRowError("not_utf8", str(error)) from None
         return text, chat
 
-    def _contract(self, own: Any, where: str) -> Contract:
+    def _contract(self, source: Source, own: Any, where: str) -> Contract | None:
+        if source.contracts:
+            own = source.contracts.get(str(own))
         spec = self.settings.contract if own is None else own
         if spec is None:
+            if not self.require_contract:
+                return None
             raise ConfigError(
                 f"{where}: a row has no contract; set contract in the configuration "
                 "(such as boxed_integer), or name the column in fields.contract"
@@ -141,6 +150,10 @@ class Reader:
         if digest in seen:
             raise _BadRowError(reason, message)
         seen.add(digest)
+
+
+def _text_or_none(value: Any) -> str | None:
+    return None if value is None else str(value)
 
 
 class _BadRowError(Exception):

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from tqdm import tqdm
 
-from data_build.build import build, output_reader
+from data_build.build import MakeEngine, build, make_engine, output_reader
 from data_build.config import DataSettings
 from data_build.finish import finish
 from data_build.folder import RunFolder
@@ -23,9 +23,17 @@ from specexit.errors import SpecExitError
 
 
 def run(
-    settings: DataSettings, out: str, *, shard: tuple[int, int] = (0, 1), progress: bool = True
+    settings: DataSettings,
+    out: str,
+    *,
+    shard: tuple[int, int] = (0, 1),
+    progress: bool = True,
+    engine_of: MakeEngine = make_engine,
 ) -> dict[str, Any] | None:
     """Build a folder, or a share of it.
+
+    Args:
+        engine_of: makes the engine when the first batch needs it (not used by worker processes).
 
     Returns:
         The statistics; None for a share (`merge` makes them when all are there).
@@ -36,11 +44,11 @@ def run(
         with RunFolder(out, shard) as folder:
             folder.begin(settings)
         index, count = shard
-        _in_workers(settings, out, [(index * copies + i, count * copies) for i in range(copies)],
-                    progress)  # fmt: skip
+        shares = [(index * copies + i, count * copies) for i in range(copies)]
+        _in_workers(settings, out, shares, progress)
     with RunFolder(out, shard) as folder:
         # With workers this only reads the questions: every batch is there.
-        build(settings, folder, progress=progress and copies == 1)
+        build(settings, folder, engine_of=engine_of, progress=progress and copies == 1)
         return finish(folder, settings) if shard[1] == 1 else None
 
 

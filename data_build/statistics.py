@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from data_build.folder import RunFolder
-from data_build.job import Cost
+from data_build.rows import Cost
 from specexit.dataset import Trace, data_hash, read_traces
 from specexit.files import read_json
 

@@ -138,12 +138,21 @@ def read_traces(
                     yield Trace(**row)
 
 
+def table_of(traces: Sequence[Trace]) -> pa.Table:
+    """Traces as a table with `SCHEMA`."""
+    rows: list[dict[str, Any]] = [vars(t) for t in traces]
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
 def write_shard(path: str | Path, traces: Sequence[Trace]) -> None:
     """Write one Parquet file, atomically; same rows, same bytes."""
+    write_table(path, table_of(traces))
+
+
+def write_table(path: str | Path, table: pa.Table) -> None:
+    """Write a table as Parquet, atomically."""
     from specexit.files import atomic_path
 
-    rows: list[dict[str, Any]] = [vars(t) for t in traces]
-    table = pa.Table.from_pylist(rows, schema=SCHEMA)
     with atomic_path(path) as temporary:
         pq.write_table(table, temporary, compression="zstd")
 
