@@ -25,6 +25,8 @@ def make_accelerator(config: TrainConfig) -> Any:
     from accelerate.utils import InitProcessGroupKwargs
 
     has_gpu = torch.cuda.is_available()
+    if not has_gpu and os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
+        _keep_deepspeed_from_compiling()
     launched = int(os.environ.get("WORLD_SIZE", "1")) > 1
     handlers = [] if has_gpu or not launched else [InitProcessGroupKwargs(backend="gloo")]
     return Accelerator(
@@ -33,6 +35,14 @@ def make_accelerator(config: TrainConfig) -> Any:
         gradient_accumulation_steps=config.batch.accumulation,
         log_with="wandb" if config.tracker == "wandb" else None,
     )
+
+
+def _keep_deepspeed_from_compiling() -> None:
+    """DeepSpeed would compile a shared-memory all-reduce at first use (about two minutes); gloo
+    does the same work. The table is what `deepspeed.comm.torch.build_shm_op` asks."""
+    import deepspeed.ops
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
 def engine_name(accelerator: Any) -> str:
