@@ -21,7 +21,7 @@ from specexit.tiny.traces import Trace, answer_text, make_trace
 
 IGNORED = -100
 # What training sees more of than the main set does, to learn it from fewer texts.
-SLIP_SHARE = 0.15
+SLIP_SHARE = 0.2
 STEP_WEIGHTS = (0.14, 0.24, 0.27, 0.22, 0.09, 0.04)
 # Half the texts stop soon after the derivation: re-checks are long, and easy to learn.
 CUT_SHARE = 0.5

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from specexit.engine_env import base_engine_arguments, prepare_in_process_engine
+from specexit.errors import ConfigError
 from specexit.split import StepSplitter
 from specexit.think import ThinkFormat
 from specexit.tiny.data import Split, questions
 from specexit.tiny.tokenizer import prompt_text
 
-MAX_THINKING = 1600
+MAX_THINKING = 1400
 MAX_ANSWER = 24
 _BOX = re.compile(r"\\boxed\{(\d{1,3})\}")
 _CORRECTION = "I forgot the carry"
@@ -76,6 +77,8 @@ def evaluate(
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Probe `n` questions of `split` and summarise; see `summary` for the keys."""
+    if not (Path(model) / "config.json").is_file():
+        raise ConfigError(f"model: no config.json in {model}; give the folder of a model")
     records = questions(split, n, seed)
     generate, tokenizer = engine(model, dtype=dtype, quiet=quiet)
     probed = probe(records, generate, tokenizer)

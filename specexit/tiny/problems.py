@@ -1,8 +1,8 @@
-"""Problems of the built-in reasoner: three families over one kind of step, ``left op right``.
+"""Problems of the built-in reasoner: two families over one kind of step, ``left op right``.
 
-``calculation`` is a chain of operations (an expression, or a story about one person), ``transfer``
-follows things between two people, ``shopping`` totals prices. All need the same column arithmetic,
-so a very small model can learn them together. Every value on the way lies in 0..999.
+``calculation`` is a chain of operations (an expression, or a story about one person), ``shopping``
+totals the prices of several goods. Both need the same column arithmetic, so a very small model can
+learn them together. Every value on the way lies in 0..999.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from specexit.errors import ConfigError
 from specexit.tiny import wording
 from specexit.tiny.columns import apply, forgets_carry, work
 
-FAMILIES = ("calculation", "transfer", "shopping")
+FAMILIES = ("calculation", "shopping")
 LETTERS = "abcdefgh"
 MAX_STEPS = 6
 MAX_VALUE = 999
@@ -128,9 +128,9 @@ def _symbol(operand: Operand) -> str:
     return LETTERS[operand.index] if isinstance(operand, Ref) else str(operand)
 
 
-def _amount(rng: random.Random, low: int, high: int, slip: bool) -> int:
-    """A number to add; while looking for a slip it often ends in nine."""
-    value = rng.randint(low, high)
+def _amount(rng: random.Random, slip: bool) -> int:
+    """A number to add or take away; while looking for a slip it often ends in nine."""
+    value = rng.randint(100, 299) if rng.random() < 0.25 else rng.randint(6, 99)
     return value - value % 10 + 9 if slip and rng.random() < 0.5 else value
 
 
@@ -145,7 +145,7 @@ def _calculation(
     for index in range(count):
         op = rng.choice("++--*")
         for _ in range(20):
-            right = rng.randint(2, 5) if op == "*" else _amount(rng, 6, 299, slip and op == "+")
+            right = rng.randint(2, 5) if op == "*" else _amount(rng, slip and op == "+")
             if 12 <= apply(value, op, right) <= MAX_VALUE:
                 break
         else:
@@ -157,59 +157,6 @@ def _calculation(
     if story:
         return steps, wording.one_person(rng, start, changes, shifted), True
     return steps, wording.expression(rng, start, changes, shifted), False
-
-
-# --- transfer --------------------------------------------------------------------------------
-
-
-def _transfer(
-    rng: random.Random, count: int, slip: bool, shifted: bool
-) -> tuple[list[Step], str, bool]:
-    """Things move between two people; asked is one person's count, or by how much it is more."""
-    difference = count >= 3 and rng.random() < 0.5
-    counts = [rng.randint(40, 300), rng.randint(40, 300)]
-    asked = rng.randint(0, 1)
-    start = tuple(counts)
-    latest: list[Operand] = [counts[0], counts[1]]
-    steps: list[Step] = []
-    events: list[tuple[str, int, int]] = []
-
-    def change(person: int, op: str, amount: int) -> None:
-        steps.append(Step(latest[person], op, amount))
-        latest[person] = Ref(len(steps) - 1)
-        counts[person] = apply(counts[person], op, amount)
-
-    wanted = count - int(difference)
-    while len(steps) < wanted:
-        kind = rng.choice(("gives", "gives", "gains", "loses"))
-        person = rng.randint(0, 1)
-        if kind == "gives":
-            amount = _amount(rng, 11, 99, slip)
-            if difference and wanted - len(steps) < 2:
-                continue
-            events.append((kind, person, amount))
-            for who, op in ((person, "-"), (1 - person, "+")):
-                if difference or who == asked:
-                    change(who, op, amount)
-                else:
-                    counts[who] = apply(counts[who], op, amount)
-        else:
-            op = "+" if kind == "gains" else "-"
-            amount = _amount(rng, 11, 199, slip and op == "+")
-            if not difference and person != asked:
-                if len(events) >= 2 * count:
-                    return [], "", True
-                continue
-            events.append((kind, person, amount))
-            change(person, op, amount)
-        if min(counts) < 12 or max(counts) > MAX_VALUE:
-            return [], "", True
-    if difference:
-        if counts[asked] <= counts[1 - asked]:
-            return [], "", True
-        steps.append(Step(latest[asked], "-", latest[1 - asked]))
-    question = wording.two_people(rng, (start[0], start[1]), events, asked, difference, shifted)
-    return steps, question, True
 
 
 # --- shopping --------------------------------------------------------------------------------
@@ -247,6 +194,5 @@ def _shopping(
 _Maker = Callable[[random.Random, int, bool, bool], tuple[list[Step], str, bool]]
 _MAKERS: dict[str, _Maker] = {
     "calculation": _calculation,
-    "transfer": _transfer,
     "shopping": _shopping,
 }

@@ -23,7 +23,7 @@ class TrainSettings:
         checkpoint_every: steps between checkpoints of the unfinished run.
     """
 
-    steps: int = 2600
+    steps: int = 2400
     seed: int = 0
     tokens: int = 2048
     learning_rate: float = 3e-3

@@ -17,8 +17,6 @@ _LOSS = ("{n} loses {b}.", "{n} gives away {b}.", "{n} sells {b}.")
 _LOSS_SHIFTED = ("Then {n} loses {b} {t}.", "Then {n} sells {b} {t}.")
 _GROW = ("Then {n} has {b} times as many.", "The pile grows to {b} times its size.")
 _GROW_SHIFTED = ("Now the pile grows to {b} times its size.",)
-_GIVE = ("{n} gives {b} to {m}.", "{n} gives {m} {b} {t}.")
-_GIVE_SHIFTED = ("Then {n} sells {b} {t} to {m}.",)
 
 
 def expression(
@@ -45,33 +43,6 @@ def one_person(
         }[op]
         sentences.append(rng.choice(pool).format(n=name, b=value, t=things))
     sentences.append(f"How many {things} does {name} have now?")
-    return " ".join(sentences)
-
-
-def two_people(
-    rng: random.Random,
-    start: tuple[int, int],
-    events: Sequence[tuple[str, int, int]],
-    asked: int,
-    difference: bool,
-    shifted: bool,
-) -> str:
-    names, things = rng.sample(NAMES, 2), rng.choice(THINGS)
-    sentences = [f"{names[0]} has {start[0]} {things} and {names[1]} has {start[1]}."]
-    pools = {
-        "gives": _GIVE_SHIFTED if shifted else _GIVE,
-        "gains": _GAIN_SHIFTED if shifted else _GAIN,
-        "loses": _LOSS_SHIFTED if shifted else _LOSS,
-    }
-    for kind, person, amount in events:
-        sentence = rng.choice(pools[kind])
-        sentences.append(sentence.format(n=names[person], m=names[1 - person], b=amount, t=things))
-    if difference:
-        sentences.append(
-            f"How many more {things} does {names[asked]} have than {names[1 - asked]}?"
-        )
-    else:
-        sentences.append(f"How many {things} does {names[asked]} have now?")
     return " ".join(sentences)
 
 

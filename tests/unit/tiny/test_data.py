@@ -31,14 +31,14 @@ def test_records_carry_what_the_data_builder_reads() -> None:
     for record in questions("heldout", 30, 0):
         assert record["contract"] == "boxed_integer"
         assert re.fullmatch(r"\d{1,3}", record["gold"])
-        assert record["family"] in ("calculation", "transfer", "shopping")
+        assert record["family"] in ("calculation", "shopping")
         assert record["steps"] < record["derivation_end"] < record["paragraphs"]
 
 
 def test_the_shifted_set_is_longer_slips_more_and_speaks_differently() -> None:
     main, shifted = questions("heldout", 600, 0), questions("shifted", 400, 0)
     assert 0.03 < sum(q["slip"] for q in main) / 600 < 0.08
-    assert 0.20 < sum(q["slip"] for q in shifted) / 400 < 0.30
+    assert 0.18 < sum(q["slip"] for q in shifted) / 400 < 0.32
     assert min(q["steps"] for q in shifted) == 4
 
     def shapes(records: list[dict[str, object]]) -> set[str]:

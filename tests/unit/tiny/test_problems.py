@@ -55,24 +55,6 @@ def _one_person(question: str) -> int:
     return value
 
 
-def _two_people(question: str) -> int:
-    start = re.match(r"(\w+) has (\d+) \w+ and (\w+) has (\d+)\.", question)
-    assert start
-    counts = {start[1]: int(start[2]), start[3]: int(start[4])}
-    *events, asked = [s.strip() for s in re.findall(r"[^.]+[.?]", question)][1:]
-    for sentence in events:
-        words = [w.strip(".") for w in sentence.split()]
-        people = [w for w in words if w in counts]
-        amount = int(re.findall(r"\d+", sentence)[0])
-        if len(people) == 2:
-            counts[people[0]] -= amount
-            counts[people[1]] += amount
-        else:
-            counts[people[0]] += -amount if re.search(r"loses|gives|sells", sentence) else amount
-    who = [w.strip("?") for w in asked.split() if w.strip("?") in counts]
-    return counts[who[0]] - counts[who[1]] if len(who) == 2 else counts[who[0]]
-
-
 def _shop(question: str) -> int:
     at = re.findall(r"buys (\d+) \w+ at (\d+) each", question)
     if at:
@@ -91,8 +73,6 @@ def _read(problem: Problem) -> int:
     """The answer as somebody who only reads the question finds it."""
     if problem.family == "shopping":
         return _shop(problem.question)
-    if problem.family == "transfer":
-        return _two_people(problem.question)
     return (_one_person if problem.story else _expression)(problem.question)
 
 
@@ -109,4 +89,4 @@ def test_unknown_families_and_lengths_are_refused() -> None:
     with pytest.raises(ConfigError, match="'chess'"):
         make_problem(rng, family="chess", steps=2, slip=False)
     with pytest.raises(ConfigError, match="steps: 9"):
-        make_problem(rng, family="transfer", steps=9, slip=False)
+        make_problem(rng, family="shopping", steps=9, slip=False)

@@ -70,7 +70,7 @@ def test_redundancy_follows_the_problem() -> None:
 
 def test_guesses_come_only_before_an_answer_is_derived() -> None:
     rng = random.Random(2)
-    problem = make_problem(rng, family="transfer", steps=3, slip=True)
+    problem = make_problem(rng, family="calculation", steps=3, slip=True)
     trace = make_trace(problem, rng)
     early = {trace.guess(1, rng) for _ in range(50)}
     assert len(early) > 10
