@@ -101,13 +101,13 @@ def _pattern(letters: str, cues: tuple[str, ...]) -> str:
             rf"|[ \t]+(?:{after}\b|(?![\s0-9A-Za-z_])))"
         )
     value = _class(letters)
-    stated = f"(?:{'|'.join(values)})"
+    stated = f"{OPEN}(?:{'|'.join(values)})"
     if cues:
         return literal_cues(cues) + stated
     return alternatives(
         cue("answer option choice solution") + stated,
-        rf"(?:答案|正解|答え|正确选项|正確選項)[是为為应應该該：:はの\s]*(?:[选選][项項]?)?{OPEN}{stated}",
-        rf"[选選][择擇]?[：:\s]*{OPEN}{stated}",
+        rf"(?:答案|正解|答え|正确选项|正確選項)[是为為应應该該：:はの\s]*(?:[选選][项項]?)?{stated}",
+        rf"[选選][择擇]?[：:\s]*{stated}",
         rf"只有(?:[选選][项項])?{OPEN}({value}){CLOSE}[项項]?(?:才?是)?(?:正确|正確|对|對)",
         TAGS + stated,
         BOX + stated,

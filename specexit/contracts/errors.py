@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from specexit.errors import SpecExitError
+from specexit.errors import ConfigError
 
 
-class ContractError(SpecExitError, ValueError):
+class ContractError(ConfigError, ValueError):
     """A contract's specification is wrong; the message names the field, the value and the fix."""

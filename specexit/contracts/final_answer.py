@@ -20,7 +20,7 @@ from .base import Acceptor, Searching
 from .choice import check_cues
 from .latex import number_text, tidy
 from .search import Groups, PatternAcceptor, automaton, only_group
-from .stated import BOX, OPEN, TAGS, alone, alternatives, any_case, cue, literal_cues
+from .stated import BOX, OPEN_NUMBER, TAGS, alone, alternatives, any_case, cue, literal_cues
 
 MAX_CHARS = 500
 _FRACTION = re.compile(
@@ -97,14 +97,17 @@ class FinalAnswer(Searching):
 
 
 def _pattern(cues: tuple[str, ...]) -> str:
-    stated = f"{_EXPRESSION}{OPEN}({_NUMBER})(?:{_OVER})"
+    stated = (
+        f"{OPEN_NUMBER}{_EXPRESSION}{OPEN_NUMBER}"
+        rf"(?:({_NUMBER})(?:{_OVER})|[(\[{{（]\s*({_NUMBER})\s*[)\]}}）])"
+    )
     if cues:
         return literal_cues(cues) + stated
     return alternatives(
         cue("answer result") + stated,
-        rf"\b{any_case('final')}[*_ ]*[:：]{OPEN}{stated}",
-        rf"####{OPEN}{stated}",
-        rf"(?:答案|答え)[是为為：:は\s]*{OPEN}{stated}",
+        rf"\b{any_case('final')}[*_ ]*[:：]{stated}",
+        rf"####{stated}",
+        rf"(?:答案|答え)[是为為：:は\s]*{stated}",
         TAGS + stated,
         BOX + stated,
         *alone(_NUMBER),

@@ -19,7 +19,7 @@ from .base import Acceptor, Searching, check_bool
 from .choice import check_cues
 from .errors import ContractError
 from .search import Groups, PatternAcceptor, automaton, only_group
-from .stated import BOX, TAGS, alone, alternatives, any_case, cue, literal_cues
+from .stated import BOX, OPEN, TAGS, alone, alternatives, any_case, cue, literal_cues
 
 MAX_LABELS = 500
 MAX_LABEL_CHARS = 200
@@ -96,7 +96,7 @@ class Label(Searching):
             for label in self.labels
         ]
         value = f"(?:{'|'.join(forms)})"
-        stated = f"({value}){_ENDS}"
+        stated = f"{OPEN}({value}){_ENDS}"
         if self.cues:
             return literal_cues(self.cues) + stated
         return alternatives(

@@ -7,7 +7,8 @@ r"""`patch`: a unified diff, of one or more files.
   nor blank.
 - commit: at the terminator, never before: in a fence its closing line, outside the first character
   that shows that the line is no diff line. A complete hunk alone decides nothing, since another
-  may follow; at the end of the output a block whose hunks are complete counts.
+  may follow; at the end of the output a block whose hunks are complete counts. Sound under that
+  evaluator.
 - A block that breaks (wrong counts, a cut hunk) is no answer, and neither is what is left of it:
   the next block begins after a line of prose.
 - `fenced`: only blocks in fences count. `max_chars` bounds a block.

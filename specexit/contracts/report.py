@@ -179,9 +179,7 @@ class Report(Contract):
                 if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARS:
                     raise ContractError(f"{where}: not a text of 1 to {MAX_NAME_CHARS} characters")
                 if not _key(name) or re.search(r"[*_`:：\n]", name):
-                    raise ContractError(
-                        f"{where}: {name!r} may not hold any of * _ ` : or newlines"
-                    )
+                    raise ContractError(f"{where}: {name!r} holds one of * _ ` : or a newline")
                 if _key(name) in seen:
                     raise ContractError(f"{where}: {name!r} is there twice")
                 seen.add(_key(name))

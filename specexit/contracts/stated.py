@@ -15,6 +15,11 @@ OPEN = (
     r"(?:[\s*_`\"'“”‘’$(\[{（【「『《:：=>→]|->|--|[–—]"
     r"|\\(?:boxed|fbox|text|textbf|textrm|mathbf|mathrm|bf|rm)\s*|\\[(\[])*"
 )
+# The same for numbers: a bracket must close behind the value, or it opens a pair or an interval.
+OPEN_NUMBER = (
+    r"(?:[\s*_`\"'“”‘’$「『《:：=>→]|->|--|[–—]"
+    r"|\\(?:boxed|fbox|text|textbf|textrm|mathbf|mathrm|bf|rm)\s*\{?|\\[(\[])*"
+)
 CLOSE = r"[*_`\"'”’$)\]}）】」』》]*"
 
 _FILL = "option choice letter answer number label definitely clearly therefore thus indeed simply"
@@ -51,16 +56,16 @@ FILL = rf"(?:{OPEN}\b{words(_FILL + ' ' + _FILL_MORE)}\b)*"
 
 def cue(nouns: str) -> str:
     """A noun such as "answer" (blank-separated list), what links it to a value, and fillers."""
-    return rf"\b{words(nouns)}(?:\s+{words('choice option letter')})?{LINK}{FILL}{OPEN}"
+    return rf"\b{words(nouns)}(?:\s+{words('choice option letter')})?{LINK}{FILL}"
 
 
 def literal_cues(cues: Sequence[str]) -> str:
     """The user's own cues, taken literally but for case and blanks."""
-    return f"(?:{'|'.join(any_case(text.strip()) for text in cues)}){OPEN}"
+    return f"(?:{'|'.join(any_case(text.strip()) for text in cues)})"
 
 
-TAGS = rf"<(?:{any_case('answer')}|{any_case('final')}|{any_case('label')})>{OPEN}"
-BOX = rf"\\(?:boxed|fbox)\s*\{{{OPEN}"
+TAGS = rf"<(?:{any_case('answer')}|{any_case('final')}|{any_case('label')})>"
+BOX = r"\\(?:boxed|fbox)\s*\{"
 
 
 def alternatives(*patterns: str) -> str:

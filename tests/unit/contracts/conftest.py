@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-
-@pytest.fixture(scope="session")
-def traces_dir() -> Path:
-    """The folder of real outputs, which is not part of the repository."""
-    beside = Path(__file__).resolve().parents[4] / "shared" / "data" / "traces"
-    folder = Path(os.environ.get("SPECEXIT_TRACES", beside))
-    if not folder.is_dir():
-        pytest.skip(f"no real traces at {folder} (set SPECEXIT_TRACES)")
-    return folder
 
 
 @pytest.fixture(scope="session")
