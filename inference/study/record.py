@@ -34,15 +34,11 @@ class Recorded:
         signals: `[T, 3] float32`, raw.
         entropy: `[T] float32`, nats, of the distribution after each thinking token.
         end_entropy: `[K + 1] float32`, the same after a think end injected at each boundary.
-        features: `[K, F] float32` at boundaries 1..K, None unless asked for.
-        paragraph_means: `[K, F] float32`, mean features of the paragraph before each boundary.
     """
 
     signals: NDArray[np.float32]
     entropy: NDArray[np.float32]
     end_entropy: NDArray[np.float32]
-    features: NDArray[np.float32] | None = None
-    paragraph_means: NDArray[np.float32] | None = None
 
 
 class SignalRecorder:
@@ -52,7 +48,6 @@ class SignalRecorder:
         target: folder or hub name of the target.
         head: folder of a head with signals.
         dtype: of the target's computation, such as `float32`; take the engine's.
-        keep_features: also return the features at boundaries, for trained baselines.
 
     Raises:
         CheckpointError: the head belongs to another target.
@@ -66,7 +61,6 @@ class SignalRecorder:
         *,
         dtype: str = "float32",
         device: str = "cpu",
-        keep_features: bool = False,
     ) -> None:
         from transformers import AutoModelForCausalLM
 
@@ -81,7 +75,6 @@ class SignalRecorder:
         model = AutoModelForCausalLM.from_pretrained(str(target), dtype=getattr(torch, dtype))
         self.model = model.to(device).eval().requires_grad_(False)
         self.device = device
-        self.keep_features = keep_features
         self._captured: dict[int, Tensor] = {}
         layers = self.model.get_decoder().layers
         for i in self.metadata.aux_layer_ids:
@@ -104,6 +97,17 @@ class SignalRecorder:
         return [found[i] for i in range(len(traces))]
 
     @torch.inference_mode()
+    def features(self, traces: Sequence[Trace], *, quiet: bool = False) -> list[Tensor]:
+        """What the draft's projection reads at every thinking token: `[T, F] float16` a trace."""
+        found = []
+        for trace in tqdm(traces, desc="features", unit="trace", disable=quiet):
+            text = [*trace.prompt_ids, *trace.output_ids[: trace.think_end]]
+            self._run(input_ids=torch.tensor([text], device=self.device))
+            begin = len(trace.prompt_ids) + trace.think_start
+            found.append(self._features()[0, begin:].half().clone())
+        return found
+
+    @torch.inference_mode()
     def _batch(self, traces: Sequence[Trace]) -> Iterator[Recorded]:
         texts = [[*t.prompt_ids, *t.output_ids[: t.think_end]] for t in traces]
         ids = torch.zeros(len(texts), max(map(len, texts)), dtype=torch.int64)
@@ -111,13 +115,17 @@ class SignalRecorder:
             row[: len(text)] = torch.tensor(text)
         # right padding needs no mask: causal attention never looks at it
         final = self._run(input_ids=ids.to(self.device))
-        aux = torch.cat([self._captured[i] for i in self.metadata.aux_layer_ids], -1)
-        features = self.draft.normalise(aux.float().cpu())
+        features = self._features()
         for i, trace in enumerate(traces):
             begin = len(trace.prompt_ids) + trace.think_start
             end = len(trace.prompt_ids) + trace.think_end
             ended = self._after_think_ends(trace, texts[i])
             yield self._one(trace, features[i, begin:end], final[i, begin:end], ended)
+
+    def _features(self) -> Tensor:
+        """`[B, T, F] float32` of the pass that ran last."""
+        aux = torch.cat([self._captured[i] for i in self.metadata.aux_layer_ids], -1)
+        return self.draft.normalise(aux.float().cpu())
 
     def _run(self, **inputs: Any) -> Tensor:
         """Last hidden states `[B, T, H]`, after the final norm."""
@@ -157,18 +165,10 @@ class SignalRecorder:
         is_boundary[0, marks - 1] = True
         z = self.signal_head.project(features)
         logits = self.signal_head(z[None], is_boundary)[0]
-        kept = means = None
-        if self.keep_features:
-            kept = features[marks - 1].numpy()
-            sums = torch.cat([features.new_zeros(1, features.shape[1]), features.cumsum(0)])
-            before = torch.cat([marks.new_zeros(1), marks[:-1]])
-            means = ((sums[marks] - sums[before]) / (marks - before)[:, None]).numpy()
         return Recorded(
             signals=activate(logits).numpy().astype(np.float32).reshape(T, 3),
             entropy=self._entropy(final),
             end_entropy=self._entropy(ended),
-            features=kept,
-            paragraph_means=means,
         )
 
     def _entropy(self, final: Tensor) -> NDArray[np.float32]:
