@@ -40,6 +40,7 @@ _CHANGES = (
 NULL = "/dev/null"
 SIGNATURE = "-- "
 """The line with which `git format-patch` ends a diff."""
+_NO_DATA = "Binary files "
 _SEPARATORS = ("Index: ", "=====")  # between the files of older tools
 _NEXT = ("diff --git ", "--- ", *_SEPARATORS)
 
@@ -92,7 +93,7 @@ class DiffParser:
     def continues(self) -> tuple[str, ...]:
         """How a line can begin that goes on with the diff, when it is complete."""
         if self._at is _At.HEADER:
-            return (*_NEXT, *_EXTENDED, "GIT binary patch")
+            return (*_NEXT, *_EXTENDED, "GIT binary patch", _NO_DATA)
         if self._at is _At.BINARY_END:
             return (*_NEXT, "literal ", "delta ")
         return (*_NEXT, "@@ -", "\\ ") if self._at is _At.COMPLETE else _NEXT
@@ -153,7 +154,7 @@ class DiffParser:
         if line == "GIT binary patch":
             self._at = _At.BINARY
             return Verdict.MORE
-        if not self._is_change():
+        if not self._is_change() or line.startswith(_NO_DATA):
             return Verdict.BROKEN
         if not line:
             self._at = _At.GAP

@@ -95,6 +95,10 @@ BROKEN = {
     "names that differ": "diff --git a/x b/x\n" + OTHER,
     "hunk without a file": "@@ -1 +1 @@\n-b\n+a\n",
     "binary that is not there": "diff --git a/x b/x\nBinary files a/x and b/x differ\n",
+    "deleted binary after a good file": (
+        PLAIN + "diff --git a/y b/y\ndeleted file mode 100644\nindex 1..0\nBinary files a/y and "
+        "/dev/null differ\n"
+    ),
     "binary of another size": BINARY.replace("literal 1", "literal 2"),
     "git header alone": "diff --git a/x b/x\nindex 1..2 100644\n",
     "marker cut off": PLAIN + "\\ No\n",
