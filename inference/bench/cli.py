@@ -1,35 +1,50 @@
-"""`specexit bench run | replay | overhead | soak`."""
+"""`specexit bench WHAT ...`: each measurement is a module with `main(argv) -> exit code`."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 
-# command: (module with main(argv) -> exit code, one line of help)
-COMMANDS: dict[str, tuple[str, str]] = {
-    "run": ("inference.study.bench", "accuracy, tokens and latency of all systems in one run"),
-    "replay": ("inference.study.bench_replay", "policies a second of the replay"),
-    "overhead": ("inference.bench.overhead", "what the worker adds to a step"),
-    "soak": ("inference.bench.soak", "many short requests; counts what is wrong or leaks"),
+# what: (module, one line of help)
+BENCHES: dict[str, tuple[str, str]] = {
+    "run": (
+        "inference.study.bench",
+        "accuracy, tokens and latency of all systems, interleaved",
+    ),
+    "overhead": ("inference.bench.overhead", "what a step costs more than in stock vLLM"),
+    "soak": ("inference.bench.soak", "thousands of mixed requests: wrong, leaked, memory"),
+    "replay": ("inference.study.bench_replay", "how fast policies are evaluated on a table"),
+    "training": ("training.bench", "training steps a second, memory"),
+    "committer": ("specexit.ace.bench", "cost of a contract for each token"),
 }
 
 
 def main(argv: list[str]) -> int:
-    """Dispatch to a sub-command."""
+    """Run one measurement."""
     if not argv or argv[0] in ("-h", "--help"):
         print(usage())
         return 0 if argv else 2
-    if argv[0] not in COMMANDS:
-        print(f"specexit bench: {argv[0]!r} is not a command\n\n{usage()}", file=sys.stderr)
+    name, rest = argv[0], argv[1:]
+    if name not in BENCHES:
+        print(f"specexit bench: {name!r} is not a measurement\n\n{usage()}", file=sys.stderr)
         return 2
-    return int(importlib.import_module(COMMANDS[argv[0]][0]).main(argv[1:]) or 0)
+    module = BENCHES[name][0]
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module.startswith(error.name):
+            raise
+        print(f"specexit bench {name}: {module} is not part of this version", file=sys.stderr)
+        return 1
+    return int(found.main(rest) or 0)
 
 
 def usage() -> str:
     """The text of `specexit bench --help`."""
-    lines = [f"  {name:<9} {text}" for name, (_, text) in COMMANDS.items()]
+    width = max(map(len, BENCHES))
+    lines = [f"  {name:<{width}}  {text}" for name, (_, text) in BENCHES.items()]
     return (
-        "usage: specexit bench COMMAND [options]\n\ncommands:\n"
+        "usage: specexit bench WHAT [options]\n\nmeasurements:\n"
         + "\n".join(lines)
-        + "\n\n`specexit bench COMMAND --help` says more about one."
+        + "\n\n`specexit bench WHAT --help` says more about one."
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -73,6 +74,11 @@ class Snapshot:
     floats: Tensor
     history: Tensor
 
+    @property
+    def outputs(self) -> int:
+        """Tokens sampled when it was taken (waits for the device)."""
+        return int(self.counts[Count.OUTPUTS])
+
 
 @dataclass(frozen=True)
 class Admission:
@@ -88,7 +94,8 @@ class Admission:
         tail: the last known tokens before the next step's first input.
         closed: whether SpecExit has ended a thinking of this request.
         forced: forced ids written so far.
-        snapshot: state from before a preemption; it wins over the counters above.
+        last: the next step's first input (`exit_host` keeps it).
+        snapshot: what `snapshot` gave before a preemption; it wins over the counters above.
     """
 
     slot: int
@@ -101,7 +108,8 @@ class Admission:
     tail: Sequence[int]
     closed: bool = False
     forced: int = 0
-    snapshot: Snapshot | None = None
+    last: int = -1
+    snapshot: Any = None
 
 
 class ExitState:

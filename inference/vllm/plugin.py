@@ -5,6 +5,8 @@ from __future__ import annotations
 
 def register() -> None:
     """Install what SpecExit adds to vLLM's front end."""
-    from inference.vllm import contract_stop
+    from inference.vllm import contract_stop, metrics, request
 
+    request.install()
     contract_stop.install()
+    metrics.install()

@@ -72,6 +72,7 @@ class Story:
     events: list[Event] = field(default_factory=list)
     missing: int = 0
     signals: list[list[float]] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)  # thinking tokens of each step
     finished: bool = False
 
 
@@ -83,6 +84,7 @@ class Journal:
         self.counters: Counter[str] = Counter()
         self._stories: dict[str, Story] = {}
         self._changed: set[str] = set()
+        self._reported = (0, 0)
 
     def open(self, request_id: str) -> None:
         """A request with SpecExit on has arrived."""
@@ -125,12 +127,29 @@ class Journal:
         for b, request_id in enumerate(request_ids):
             story = self._stories.get(request_id)
             if story is not None:
-                story.signals.extend(signals[b][takes[b]].tolist())
+                taken = signals[b][takes[b]].tolist()
+                story.signals.extend(taken)
+                if taken:
+                    story.steps.append(len(taken))
 
-    def take_changes(self) -> dict[str, dict[str, Any]]:
-        """Records that changed since the last call, for the scheduler."""
+    def store(self, request_id: str, raw: Sequence[Sequence[float]]) -> None:
+        """A request's raw signals, all at once."""
+        story = self._stories.get(request_id)
+        if story is not None:
+            story.signals = [list(s) for s in raw]
+
+    def take_changes(self) -> dict[str, Any]:
+        """What the scheduler needs: `records` that changed since the last call, by request id,
+        and `cost`, the steps and seconds spent on them since then; empty if nothing changed.
+        """
+        if not self._changed:
+            return {}
         changed, self._changed = self._changed, set()
-        return {r: record_of(self._stories[r]) for r in changed if r in self._stories}
+        steps, spent = self.counters["steps"], self.counters["step_microseconds"]
+        cost = (steps - self._reported[0], (spent - self._reported[1]) / 1e6)
+        self._reported = (steps, spent)
+        records = {r: record_of(self._stories[r]) for r in changed if r in self._stories}
+        return {"records": records, "cost": cost}
 
     def take_signals(self) -> dict[str, dict[str, Any]]:
         """Raw signals of the finished requests, by request id; they are forgotten here."""
@@ -138,7 +157,11 @@ class Journal:
         for request_id in done:
             del self._stories[request_id]
         return {
-            request_id: {"signals": s.signals, "events": [asdict(e) for e in s.events]}
+            request_id: {
+                "signals": s.signals,
+                "steps": s.steps,
+                "events": [asdict(e) for e in s.events],
+            }
             for request_id, s in done.items()
         }
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from vllm.v1.outputs import AsyncModelRunnerOutput
 
 from inference.vllm import head, record, seams
 from inference.vllm.exit_step import StepResult
@@ -41,6 +42,7 @@ class SpecExitRunnerV1:
     specexit: Session
     _specexit_step: Any = None  # what `execute_model` left for this step
     _specexit_result: StepResult | None = None
+    _specexit_changed = False
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """Load target and draft, then the signal head."""
@@ -48,8 +50,14 @@ class SpecExitRunnerV1:
         this: Any = self
         seams.check_attributes(self, ATTRIBUTES)
         loaded = head.load(this.vllm_config, this.device)
-        self.specexit = Session(loaded, this.max_num_reqs, this.device)
         self._specexit_norm = head.feature_norm(this.drafter.model)
+        self.specexit = Session(
+            loaded,
+            this.max_num_reqs,
+            this.device,
+            on_host=this.device.type == "cpu" and loaded.settings.step == "auto",
+            normalise=self._specexit_norm,
+        )
         self._specexit_columns = torch.arange(this.num_spec_tokens + 1, device=this.device)
         sampler = this.rejection_sampler
         inner = sampler._get_logprobs_tensors
@@ -114,6 +122,37 @@ class SpecExitRunnerV1:
             return
         began = time.perf_counter()
         self._specexit_replay(context, request_ids)
+        if session.host is not None:
+            self._specexit_edit_on_host(context, request_ids, sampled, metadata)
+        else:
+            self._specexit_edit_tensors(context, request_ids, sampled, metadata)
+        session.journal.counters["steps"] += 1
+        session.journal.counters["step_microseconds"] += int((time.perf_counter() - began) * 1e6)
+
+    def _specexit_edit_on_host(
+        self, context: Any, request_ids: list[str], sampled: Tensor, metadata: Any
+    ) -> None:
+        """On a CPU: reading a tensor costs nothing, so the rule runs in plain Python."""
+        this: Any = self
+        ends = this.query_start_loc.np
+        discarded = this.discard_request_mask.np
+        rows = [
+            -1 if discarded[b] else int(ends[b + 1]) - 1 - drafts
+            for b, drafts in enumerate(metadata.num_draft_tokens)
+        ]
+        edits = self.specexit.step_on_host(
+            request_ids, sampled.tolist(), rows, context.aux_hidden_states
+        )
+        for b, edit in edits:
+            sampled[b, edit.kept] = edit.token
+            sampled[b, edit.kept + 1 :] = -1
+        self._specexit_changed = True
+
+    def _specexit_edit_tensors(
+        self, context: Any, request_ids: list[str], sampled: Tensor, metadata: Any
+    ) -> None:
+        """On the device, without a synchronisation."""
+        session, this = self.specexit, self
         features: Tensor = torch.cat(context.aux_hidden_states, -1)
         B, W = sampled.shape
         ends = metadata.cu_num_sampled_tokens
@@ -135,8 +174,6 @@ class SpecExitRunnerV1:
         # a chunk of a prompt is sampled too and thrown away later: leave its row as it is
         sampled.copy_(torch.where((count > 0)[:, None], result.sampled.to(sampled.dtype), sampled))
         self._specexit_result = result
-        session.journal.counters["steps"] += 1
-        session.journal.counters["step_microseconds"] += int((time.perf_counter() - began) * 1e6)
 
     def _specexit_normalise(self, features: Tensor) -> Tensor:
         return features if self._specexit_norm is None else self._specexit_norm(features)
@@ -160,9 +197,12 @@ class SpecExitRunnerV1:
         """Give the step's events to the host and the changed records to the scheduler."""
         this: Any = self
         result = self._specexit_result
+        session = self.specexit
+        if self._specexit_changed:
+            self._specexit_changed = False
+            self._specexit_report(output)
         if result is None:
             return output
-        session = self.specexit
         request_ids = list(this.input_batch.req_ids)
         end_length = len(session.loaded.think.end_ids)
         if session.journal.keep_signals:
@@ -180,8 +220,16 @@ class SpecExitRunnerV1:
             return output
         return _DeferredRecord(output, packed, finish)
 
+    def _specexit_report(self, output: Any) -> None:
+        """Put the records that changed on an output (host path: they are known already)."""
+        changes = self.specexit.journal.take_changes()
+        if changes:
+            # an async output wraps the one that reaches the scheduler
+            target = getattr(output, "_model_runner_output", output)
+            target.specexit = changes
 
-class _DeferredRecord:
+
+class _DeferredRecord(AsyncModelRunnerOutput):
     """An async output that brings the step's record along on its own copy to the host."""
 
     def __init__(self, output: Any, packed: Tensor, finish: Any) -> None:

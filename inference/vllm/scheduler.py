@@ -25,13 +25,19 @@ class _RecordMixin:
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """As vLLM does, plus `kv_transfer_params["specexit"]`."""
         records = self._specexit_records
-        records.update(getattr(model_runner_output, "specexit", None) or {})
+        report = getattr(model_runner_output, "specexit", None)
+        cost = None
+        if report is not None:
+            records.update(report["records"])
+            cost = report["cost"]
         outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         if records:
             for group in outputs.values():
                 for output in group.outputs:
                     record = records.get(output.request_id)
                     if record is not None:
+                        if cost is not None:  # travels once, for the front end's metrics
+                            record, cost = {**record, "cost": cost}, None
                         output.kv_transfer_params = {
                             **(output.kv_transfer_params or {}),
                             KEY: record,

@@ -6,7 +6,7 @@ features of a step, and gets the step's outcome back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from inference.vllm import exit_prompt
+from inference.vllm.exit_host import Edit, HostExit, Row
 from inference.vllm.exit_plan import ExitPlan, make_plan, request_policy
 from inference.vllm.exit_state import Admission, ExitState, Snapshot
 from inference.vllm.exit_step import StepInputs, StepResult, step
@@ -45,7 +46,7 @@ class Request:
     replay: range | None = None
     ids: Sequence[int] = ()
     over: bool = False
-    saved: Snapshot | None = None
+    saved: Snapshot | Row | None = None
     injected: list[int] = field(default_factory=list)
 
 
@@ -56,10 +57,30 @@ class Session:
         loaded: the head and its settings.
         slots: the most requests that run at once.
         device: of the model.
+        on_host: decide with `HostExit` (CPU); otherwise with `ExitState` on the device.
+        normalise: for `on_host`, what the draft does to its features before `fc`.
     """
 
-    def __init__(self, loaded: LoadedHead, slots: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        loaded: LoadedHead,
+        slots: int,
+        device: torch.device,
+        *,
+        on_host: bool = False,
+        normalise: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
         self.loaded = loaded
+        self.host: HostExit | None = None
+        if on_host:
+            self.host = HostExit(
+                slots,
+                loaded.head,
+                loaded.think,
+                loaded.splitter,
+                normalise=normalise,
+                keep_raw=loaded.settings.record,
+            )
         self.state = ExitState(slots, loaded.head, loaded.think, loaded.splitter, device)
         self.journal = Journal(keep_signals=loaded.settings.record)
         self._free = list(range(slots - 1, -1, -1))
@@ -73,8 +94,14 @@ class Session:
         """Forget requests that finished or were aborted."""
         for request_id in request_ids:
             request = self._requests.pop(request_id, None)
-            if request is not None and request.slot >= 0:
+            if request is None:
+                continue
+            row: Any = request.saved
+            if request.slot >= 0:
                 self._free.append(request.slot)
+                row = self.host.release(request.slot) if self.host is not None else None
+            if isinstance(row, Row) and row.raw:
+                self.journal.store(request_id, row.raw)
             self.journal.close(request_id)
 
     def park(self, request_ids: Iterable[str]) -> None:
@@ -84,7 +111,7 @@ class Session:
             if request is None or request.slot < 0:
                 continue
             if request.plan.enabled:
-                request.saved = self.state.snapshot(request.slot)
+                request.saved = (self.host or self.state).snapshot(request.slot)
             self._free.append(request.slot)
             request.slot = -1
 
@@ -128,7 +155,7 @@ class Session:
     ) -> Admission:
         think, known = self.loaded.think, [*prompt, *outputs]
         saved, request.saved = request.saved, None
-        if saved is not None and int(saved.counts[3]) != len(outputs):
+        if saved is not None and saved.outputs != len(outputs):
             saved = None  # outputs were taken back after the snapshot: compute the state again
         request.outputs = len(outputs)
         request.replay = None
@@ -158,6 +185,7 @@ class Session:
             tail=known[:-1],
             closed=closed,
             forced=forced,
+            last=known[-1] if known else -1,
             snapshot=saved,
         )
 
@@ -173,7 +201,7 @@ class Session:
         """Fill the slots of the requests that entered since the last call."""
         if self._entering:
             entering, self._entering = self._entering, []
-            self.state.admit(entering)
+            (self.host or self.state).admit(entering)
 
     # One step.
 
@@ -224,8 +252,11 @@ class Session:
         splits = self.loaded.splitter.mask(own, before[: len(rows)])
         if request.plan.modes[5]:
             splits = splits | self.loaded.splitter.is_connective[after]
-        z = self.state.head.project(features)
-        exit_prompt.advance(self.state, request.slot, z, splits.tolist())
+        if self.host is not None:
+            self.host.replay(request.slot, features, splits.tolist())
+        else:
+            z = self.state.head.project(features)
+            exit_prompt.advance(self.state, request.slot, z, splits.tolist())
         request.replay = range(end, request.replay.stop)
         if not request.replay:
             request.replay, request.ids = None, ()
@@ -243,6 +274,44 @@ class Session:
         return step(
             self.state, StepInputs(self.slots(request_ids), inputs, sampled, num_sampled, z)
         )
+
+    def step_on_host(
+        self,
+        request_ids: Sequence[str],
+        sampled: Sequence[Sequence[int]],
+        rows: Sequence[int],
+        layers: Sequence[Tensor],
+    ) -> list[tuple[int, Edit]]:
+        """The exit rule on a batch, with `HostExit`.
+
+        Args:
+            sampled: accepted ids of each request, `-1` after them.
+            rows: row of x_0 among the step's inputs; -1 where the request does not sample.
+            layers: features of all inputs, `[N, F_l]` a layer.
+
+        Returns:
+            Which rows to edit, and how.
+        """
+        assert self.host is not None
+        edits = []
+        for b, request_id in enumerate(request_ids):
+            request = self._requests[request_id]
+            if request.over or rows[b] < 0:
+                continue
+            accepted = sampled[b]
+            if accepted[-1] < 0:
+                accepted = accepted[: accepted.index(-1)]
+            edit, event = self.host.step(request.slot, accepted, layers, rows[b])
+            if edit is not None:
+                edits.append((b, edit))
+                row = self.host.rows[request.slot]
+                written = row is not None and row.written >= len(request.plan.forced)
+                request.over = written and not request.plan.modes[4]
+            if event is not None:
+                if event.kind == "injected":
+                    request.injected.append(event.position)
+                self.journal.note(request_id, event)
+        return edits
 
     def note(self, request_ids: Sequence[str], events: Iterable[Event | None]) -> None:
         """Take the host's copy of what a step did."""

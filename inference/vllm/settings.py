@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from inference.vllm.exit_plan import overlay
 from specexit.config import Settings, parse
@@ -21,6 +21,8 @@ class WorkerSettings(Settings):
     slows the engine down."""
     check_target: bool = True
     """Refuse a head whose target's weights differ (switch off for a quantised copy)."""
+    step: Literal["auto", "tensors"] = "auto"
+    """How the rule is computed: `auto` chooses plain Python on a CPU and tensors elsewhere."""
     think_start: str | None = None
     """Text that opens the thinking, instead of what the head says."""
     think_end: str | None = None

@@ -56,6 +56,8 @@ class Sequential:
     margin: float = 1e9
     raw: list[Triple] = field(default_factory=list)
     smoothed: list[Triple] = field(default_factory=list)
+    smoothed_at: dict[int, Triple] = field(default_factory=dict)
+    tokens_at: dict[int, int] = field(default_factory=dict)
 
     def run(self, outputs: int) -> list[int]:
         self.ids = list(self.prompt)
@@ -72,7 +74,10 @@ class Sequential:
                 begun = self._begun()
                 queue = list(self.forced[begun:])
                 following = queue.pop(0)
-                self.injected.append(len(self.ids) - len(self.prompt) - begun)
+                at = len(self.ids) - len(self.prompt) - begun
+                self.injected.append(at)
+                self.smoothed_at[at] = self.smoothed[-1]
+                self.tokens_at[at] = self.tracker.tokens - begun
                 self.closed += 1
                 self.thinking = False
             self.ids.append(following)

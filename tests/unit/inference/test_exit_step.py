@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
+from inference.vllm.exit_host import Edit, HostExit
 from inference.vllm.exit_plan import make_plan
 from inference.vllm.exit_state import Admission, Count, ExitState, Flag
 from inference.vllm.exit_step import REJECTED, StepInputs, StepResult, step
+from inference.vllm.record import Event
 from specexit.heads.signal import SignalHead
 from specexit.policy import ExitPolicy, Smoothing, Thresholds
 from specexit.split import StepSplitter
@@ -23,14 +25,19 @@ WEIGHTS = [1, 1, 4, 3, 2, 2, 2, 2, 8, 8, 8, 1, 8]
 SINGLE = ThinkFormat((0,), (1,))
 MULTI = ThinkFormat((11, 5, 6), (4, 5, 6))
 V = len(TEXTS)
+SLOTS = 4
 LENGTH = 60  # outputs wanted of each request; the reference goes on a little further
 
 
 def make_head(kind: str, seed: int) -> SignalHead:
     torch.manual_seed(seed)
-    head = SignalHead(kind, 6, rows=4, readout_size=8).requires_grad_(False).eval()  # type: ignore[arg-type]
+    rows = 3 if kind == "linear" else 4
+    head = SignalHead(kind, rows, rows=rows, readout_size=8)  # type: ignore[arg-type]
+    head.requires_grad_(False).eval()
     for parameter in head.parameters():
         parameter.mul_(2)
+    head.projection.weight.copy_(torch.eye(rows))  # the simulator's features are z itself
+    head.projection.bias.zero_()
     return head
 
 
@@ -78,10 +85,14 @@ class Running:
 
 
 def simulate(
-    rng: random.Random, requests: list[Running], state: ExitState, think: ThinkFormat, K: int
+    rng: random.Random,
+    requests: list[Running],
+    state: ExitState | HostExit,
+    think: ThinkFormat,
+    K: int,
 ) -> int:
     """Run all requests to their end in mixed batches; returns the number of steps."""
-    free = list(range(state.counts.shape[0]))
+    free = list(range(SLOTS))
     waiting, running, steps = list(requests), [], 0
     while waiting or running:
         arrivals = []
@@ -107,6 +118,10 @@ def simulate(
             if preempted:
                 r.saved = state.snapshot(r.slot)
                 waiting.append(r)
+            elif done and isinstance(state, HostExit):
+                row = state.release(r.slot)
+                assert row is not None
+                r.raw = row.raw
     return steps
 
 
@@ -122,11 +137,14 @@ def admission(r: Running, think: ThinkFormat) -> Admission:
         tokens=0,
         boundary=0,
         tail=r.ids[:-1],
-        snapshot=r.saved,  # type: ignore[arg-type]
+        last=r.ids[-1],
+        snapshot=r.saved,
     )
 
 
-def advance(rng: random.Random, running: list[Running], state: ExitState, K: int) -> None:
+def advance(
+    rng: random.Random, running: list[Running], state: ExitState | HostExit, K: int
+) -> None:
     """One verification step: proposals, the target's answers, acceptance, the exit rule."""
     W = rng.randint(1, K + 1)
     B = len(running)
@@ -134,6 +152,7 @@ def advance(rng: random.Random, running: list[Running], state: ExitState, K: int
     sampled = torch.full((B, W), REJECTED)
     n = torch.zeros(B, dtype=torch.int64)
     z = torch.randn(B, W, state.head.rows)
+    assert B <= SLOTS
     for b, r in enumerate(running):
         if r.chunks:  # a chunk of the prompt: computed, not sampled
             r.chunks -= 1
@@ -149,12 +168,34 @@ def advance(rng: random.Random, running: list[Running], state: ExitState, K: int
             if rng.random() < 0.15:
                 break  # the next draft is wrong
             prefix.append(answer)
+    if isinstance(state, HostExit):
+        flat = z.flatten(0, 1)
+        layers = (flat[:, :1], flat[:, 1:])
+        for b, r in enumerate(running):
+            if n[b]:
+                accepted = sampled[b, : n[b]].tolist()
+                follow_host(r, accepted, *state.step(r.slot, accepted, layers, b * W))
+        return
     result = step(
         state,
         StepInputs(torch.tensor([r.slot for r in running]), inputs, sampled, n, z),
     )
     for b, r in enumerate(running):
         follow(r, result, b)
+
+
+def follow_host(r: Running, accepted: list[int], edit: Edit | None, event: Event | None) -> None:
+    """Append what the host's step left of a row to the request."""
+    if event is not None and event.kind == "natural":
+        r.natural.append(event.position)
+    if event is not None and event.kind == "injected":
+        r.injected.append(event.position)
+        r.closed += 1
+        known = len(r.reference.smoothed_at[event.position])
+        assert known == 3
+        assert event.signals == pytest.approx(r.reference.smoothed_at[event.position], rel=1e-4)
+        assert event.think_tokens == r.reference.tokens_at[event.position]
+    r.ids += accepted if edit is None else [*accepted[: edit.kept], edit.token]
 
 
 def follow(r: Running, result: StepResult, b: int) -> None:
@@ -214,16 +255,19 @@ def make_requests(rng: random.Random, head: SignalHead, think: ThinkFormat) -> l
     return requests
 
 
+@pytest.mark.parametrize("path", ["tensors", "host"])
 @pytest.mark.parametrize("think", [SINGLE, MULTI], ids=["one-token-tags", "three-token-tags"])
 @pytest.mark.parametrize("kind", ["linear", "mlp", "memory"])
-def test_step_equals_the_sequential_rule(kind: str, think: ThinkFormat) -> None:
+def test_step_equals_the_sequential_rule(kind: str, think: ThinkFormat, path: str) -> None:
     steps = exits = 0
     for seed in range(4):
         rng = random.Random(f"{kind}/{len(think.end_ids)}/{seed}")
         torch.manual_seed(seed)
         head = make_head(kind, seed)
         splitter = StepSplitter.from_texts(TEXTS, vocab_size=V + 1)
-        state = ExitState(4, head, think, splitter, "cpu")
+        state: ExitState | HostExit = ExitState(SLOTS, head, think, splitter, "cpu")
+        if path == "host":
+            state = HostExit(SLOTS, head, think, splitter, keep_raw=True)
         requests = make_requests(rng, head, think)
         steps += simulate(rng, requests, state, think, K=rng.choice([1, 2, 3, 5]))
         for r in requests:
@@ -284,16 +328,23 @@ def test_step_unit_smooths_the_mean_of_a_step(preset: str) -> None:
         state = ExitState(1, head, SINGLE, StepSplitter.from_texts(TEXTS, vocab_size=V + 1), "cpu")
         plan = make_plan(policy, (1,))
         state.admit([Admission(0, plan, True, False, 0, 0, 0, [0])])
+        host = HostExit(1, head, SINGLE, StepSplitter.from_texts(TEXTS, vocab_size=V + 1))
+        host.admit([Admission(0, plan, True, False, 0, 0, 0, [], last=0)])
         steps: list[list[tuple[tuple[float, ...], bool]]] = []
-        found = None
+        found = found_by_host = None
         sizes = [1] + [rng.randint(1, 4) for _ in range(30)]
         generator = torch.Generator().manual_seed(seed)
+        last = 0
         for index, size in enumerate(sizes):
-            inputs = torch.tensor([[rng.choice([2, 8, 9, 10]) for _ in range(4)]])
+            sampled = torch.tensor([[rng.choice([2, 8, 9, 10]) for _ in range(4)]])
+            inputs = torch.cat([torch.tensor([[last]]), sampled[:, :3]], 1)
+            last = int(sampled[0, size - 1])
             z = torch.randn(1, 4, 3, generator=generator) * 2
-            sampled = torch.cat([inputs[:, 1:], torch.tensor([[8]])], 1)
             batch = StepInputs(torch.tensor([0]), inputs, sampled, torch.tensor([size]), z)
             result = step(state, batch)
+            if found_by_host is None:
+                _, event = host.step(0, sampled[0, :size].tolist(), (z[0],), 0)
+                found_by_host = None if event is None else index - 1
             if index == 0:  # the prompt's last token
                 assert not result.takes.any()
                 continue
@@ -303,6 +354,7 @@ def test_step_unit_smooths_the_mean_of_a_step(preset: str) -> None:
             )
             if found is None and int(result.injected[0]) >= 0:
                 found = index - 1
+        assert found_by_host == by_step(policy, steps)
         assert found == by_step(policy, steps)
         exits += found is not None
     assert exits >= 10
