@@ -69,6 +69,8 @@ class DemoSettings(Settings):
     """Longest output."""
     dtype: str = "float32"
     """float32 makes all systems agree token by token; bfloat16 has ties."""
+    target: str | None = None
+    """Folder of another reasoner that answers the same questions; null: the built-in one."""
     seed: int = 0
     """Seed of questions, training and intervals."""
 
@@ -113,7 +115,7 @@ def main(argv: list[str]) -> int:
     out = Path(args.out)
     _claim(out, settings)
     if not (out / "results.json").exists():
-        places = Places(out, _target(out, args.from_scratch))
+        places = Places(out, _target(out, settings.target, args.from_scratch))
         prepare(places, settings)
         results, example = compare(places, settings, quiet=args.quiet)
         results["meta"]["minutes"] = round((time.monotonic() - started) / 60, 1)
@@ -278,7 +280,9 @@ def _claim(out: Path, settings: DemoSettings) -> None:
     write_json(file, wanted)
 
 
-def _target(out: Path, from_scratch: bool) -> Path:
+def _target(out: Path, given: str | None, from_scratch: bool) -> Path:
+    if given is not None:
+        return Path(given)
     if from_scratch:
         made = out / "tiny"
         stage("0/5 reasoner", made / "model.safetensors", "tiny", "train", "--out", str(made))
