@@ -33,12 +33,12 @@ class LiveSignals:
 
     Attributes:
         signals: `[T, 3]`, raw.
-        steps: `[T]` verification step of each thinking token, None where the worker is silent.
+        steps: `[T]` verification step that accepted each thinking token.
         token_ids: the output.
     """
 
     signals: np.ndarray
-    steps: np.ndarray | None
+    steps: np.ndarray
     token_ids: list[int]
 
 
@@ -88,11 +88,10 @@ def record_live(
             f"replay record: {differing} of {len(traces)} outputs differ from the data set's; "
             "use the data's target, dtype and greedy sampling"
         )
-    has_steps = all(live.steps is not None for live in found)
     return ReplayTable.from_traces(
         kept,
         [live.signals for live in found],
-        steps=[live.steps for live in found if live.steps is not None] if has_steps else None,
+        steps=[live.steps for live in found],
         think_end_tokens=len(metadata.think_end_ids),
         step_split=metadata.policy.step_split,
         source={**source, "method": "live", "kind": metadata.kind, "skipped": dict(skipped)},
@@ -106,19 +105,28 @@ def run_live(engines: Engines, head: str | Path, traces: Sequence[Trace]) -> lis
     longest = max(len(t.output_ids) for t in traces)
     params = sampling_params(system, max_tokens=longest)
     answered = answer(llm, [t.prompt_ids for t in traces], params)
+    outputs = [a.token_ids[: len(t.output_ids)] for t, a in zip(traces, answered, strict=True)]
+    return take_signals(llm, outputs)
+
+
+def take_signals(llm: Any, outputs: Sequence[list[int]]) -> list[LiveSignals]:
+    """What the worker recorded of the requests that `answer` or `run_timed` ran last.
+
+    Args:
+        outputs: token ids of each, in order.
+    """
     [records] = llm.llm_engine.collective_rpc("specexit_take_records")
-    # the engine appends a random suffix to the ids of `answer`, which are 0, 1, 2, ...
+    # the engine appends a random suffix to the ids of the requests, which are 0, 1, 2, ...
     by_place = {int(key.partition("-")[0]): record for key, record in records.items()}
     found = []
-    for place, (trace, output) in enumerate(zip(traces, answered, strict=True)):
+    for place, token_ids in enumerate(outputs):
         record = by_place[place]
-        counts = record.get("steps")
-        signals = np.asarray(record["signals"], np.float32).reshape(-1, 3)
+        counts = record["steps"]
         found.append(
             LiveSignals(
-                signals=signals,
-                steps=None if counts is None else np.repeat(np.arange(len(counts)), counts),
-                token_ids=output.token_ids[: len(trace.output_ids)],
+                signals=np.asarray(record["signals"], np.float32).reshape(-1, 3),
+                steps=np.repeat(np.arange(len(counts)), counts).astype(np.int32),
+                token_ids=token_ids,
             )
         )
     return found

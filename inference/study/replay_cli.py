@@ -169,11 +169,19 @@ def evaluate(argv: list[str]) -> int:
     """`specexit replay eval`."""
     p = parser("replay eval", "Evaluate policies on a recorded table.", json=True, seed=True)
     p.add_argument("--table", metavar="DIR", required=True, help="folder of `replay record`")
-    p.add_argument("--policy", metavar="FILE", action="append", required=True, help="policy YAML")
+    p.add_argument(
+        "--policy",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="policy YAML, or a head's folder",
+    )
     p.add_argument("--split", default="test", help="split to evaluate, `all` for every trace")
     args = p.parse_args(argv)
     set_verbosity(args)
-    policies = [load(ExitPolicy, file) for file in args.policy]
+    if not args.policy:
+        p.error("give at least one --policy")
+    policies = [policy_of(place) for place in args.policy]
     table = ReplayTable.load(args.table)
     if args.split != "all":
         table = table.of_split(args.split)
@@ -187,6 +195,15 @@ def evaluate(argv: list[str]) -> int:
         write_json(args.json, {"table": args.table, "split": args.split, "rows": rows})
     print_summaries([Path(f).stem for f in args.policy], summaries)
     return 0
+
+
+def policy_of(place: str) -> ExitPolicy:
+    """A policy from a YAML file, or the one that a head carries."""
+    if Path(place).is_dir():
+        from specexit.checkpoint import load_metadata
+
+        return load_metadata(place).policy
+    return load(ExitPolicy, place)
 
 
 def print_summaries(names: list[str], summaries: list[Summary]) -> None:

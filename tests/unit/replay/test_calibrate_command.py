@@ -95,6 +95,21 @@ def test_policy_file_is_evaluated_with_intervals(
     assert "remain" in capsys.readouterr().out
 
 
+def test_heads_own_policy_can_be_evaluated(
+    table_folder: Path, head_folder: Path, tmp_path: Path
+) -> None:
+    report = tmp_path / "report.json"
+    settings = [f"table={table_folder}", f"head={head_folder}", "epsilon=0.02"]
+    calibrate.main(settings)
+    arguments = ["eval", "--table", str(table_folder), "--policy", str(head_folder)]
+    assert replay_cli.main([*arguments, "--json", str(report)]) == 0
+    [row] = read_json(report)["rows"]
+    assert row["policy"] == load_metadata(head_folder).policy.model_dump(mode="json")
+    metadata = load_metadata(head_folder)
+    assert metadata.calibration is not None
+    assert row["oracle_share"] == metadata.calibration["test"]["oracle_share"]
+
+
 def test_unknown_policy_key_is_an_error(table_folder: Path, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text("treshold: 3\n")
