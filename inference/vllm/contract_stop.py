@@ -41,7 +41,7 @@ def install() -> None:
     import vllm.v1.engine.detokenizer as detokenizer
     from vllm.v1.engine.input_processor import InputProcessor
 
-    _check_seams(detokenizer, InputProcessor)
+    check_seams()
     if hasattr(InputProcessor._validate_params, _MARK):
         return
     _wrap_detokenizer(detokenizer)
@@ -164,7 +164,15 @@ def _with_contract(base: Any) -> Any:
     return ContractDetokenizer
 
 
-def _check_seams(detokenizer: Any, processor: Any) -> None:
+def check_seams() -> None:
+    """Raise unless this vLLM has the names that contracts need.
+
+    Raises:
+        SpecExitError: names what is missing.
+    """
+    import vllm.v1.engine.detokenizer as detokenizer
+    from vllm.v1.engine.input_processor import InputProcessor
+
     wanted = {
         detokenizer: (
             "IncrementalDetokenizer",
@@ -173,7 +181,7 @@ def _check_seams(detokenizer: Any, processor: Any) -> None:
             "uses_fast_detokenizer",
         ),
         detokenizer.IncrementalDetokenizer: ("from_new_request", "num_output_tokens", "update"),
-        processor: ("_validate_params",),
+        InputProcessor: ("_validate_params",),
     }
     missing = [
         f"{getattr(owner, '__qualname__', owner.__name__)}.{name}"
