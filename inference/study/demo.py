@@ -11,6 +11,7 @@ import logging
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,20 +45,21 @@ log = logging.getLogger(__name__)
 ROOT = Path(__file__).resolve().parents[2]
 NO_DRAFTER, EAGLE3, BUDGET = "no drafter", "EAGLE3", "EAGLE3, fixed budget"
 SPECEXIT, SPECEXIT_ACE, LINEAR = "SpecExit", "SpecExit + ACE", "SpecExit (linear head)"
+TIMED = (NO_DRAFTER, EAGLE3, SPECEXIT, SPECEXIT_ACE)
 
 
 class DemoSettings(Settings):
     """Sizes and limits of the demo."""
 
-    train_questions: int = Field(1400, ge=100)
+    train_questions: int = Field(1100, ge=100)
     """Questions whose traces train the head."""
-    calibration_questions: int = Field(700, ge=50)
+    calibration_questions: int = Field(500, ge=50)
     """Questions whose traces choose the thresholds."""
     test_questions: int = Field(500, ge=10)
     """Held-out questions that every system answers."""
     latency_questions: int = Field(40, ge=1)
     """Of those, the ones also answered one at a time."""
-    batch_latency_questions: int = Field(80, ge=8)
+    batch_latency_questions: int = Field(40, ge=8)
     """Of those, the ones also answered in batches of 8."""
     num_speculative_tokens: int = Field(3, ge=1)
     """Draft tokens a step."""
@@ -67,6 +69,8 @@ class DemoSettings(Settings):
     """Probability with which the calibration may miss that limit."""
     max_tokens: int = Field(1400, ge=64)
     """Longest output."""
+    processes: int = Field(2, ge=1)
+    """Copies of the engine that build the data."""
     dtype: str = "float32"
     """float32 makes all systems agree token by token; bfloat16 has ties."""
     target: str | None = None
@@ -146,6 +150,7 @@ def prepare(places: Places, settings: DemoSettings) -> None:
         f"questions={_questions(settings)}",
         f"sampling.max_tokens={settings.max_tokens}",
         f"engine.dtype={settings.dtype}",
+        f"engine.data_parallel_size={settings.processes}",
     )
     stage(
         "2/5 train",
@@ -197,14 +202,15 @@ def compare(
     engines = Engines(
         places.target,
         num_speculative_tokens=settings.num_speculative_tokens,
+        max_num_seqs=64,
         dtype=settings.dtype,
         seed=settings.seed,
     )
 
-    def run(n: int, batch_size: int, label: str) -> Runs:
+    def run(n: int, batch_size: int, label: str, names: Sequence[str] = ()) -> Runs:
         return run_interleaved(
             engines,
-            systems,
+            [s for s in systems if not names or s.name in names],
             questions[:n],
             batch_size=batch_size,
             max_tokens=settings.max_tokens,
@@ -212,16 +218,16 @@ def compare(
             label=label,
         )
 
-    runs = run(len(questions), 32, "accuracy, batches of 32")
-    alone = run(settings.latency_questions, 1, "latency, one at a time")
-    batched = run(settings.batch_latency_questions, 8, "latency, batches of 8")
+    runs = run(len(questions), 64, "accuracy, batches of 64")
+    alone = run(settings.latency_questions, 1, "latency, one at a time", TIMED)
+    batched = run(settings.batch_latency_questions, 8, "latency, batches of 8", TIMED)
     engines.close()
     lines = answer_lines(questions, runs, metadata.think)
     write_text(places.out / "answers.jsonl", "\n".join(lines) + "\n")
     full = runs[NO_DRAFTER]
     rows = [
         make_row(s.name, questions, runs[s.name], full, metadata.think, settings.seed)
-        | latency_columns(alone[s.name], batched[s.name])
+        | (latency_columns(alone[s.name], batched[s.name]) if s.name in TIMED else {})
         for s in systems
     ]
     rows.append(position_row(table, settings.epsilon, settings.seed))
