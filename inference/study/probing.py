@@ -136,15 +136,13 @@ class ProbingRunner:
         found = run_timed(
             self._llm,
             [[*r.ids, *ends] for r in rows],
-            [self._params(self._trial_tokens, [], logprobs=True)] * len(rows),
+            [self._params(self._trial_tokens, [], trial=r.question.contract) for r in rows],
         )
         for row, piece in zip(rows, found, strict=True):
             rule = make_contract(json.loads(row.question.contract))
-            logprob = (piece.record or {}).get("cumulative_logprob", 0.0)
-            tokens = max(1, len(piece.token_ids))
-            row.trials.append(
-                Trial(rule.project(piece.text, thinking=False), logprob / tokens, tokens)
-            )
+            tokens = len(piece.token_ids)
+            mean = sum(piece.logprobs) / len(piece.logprobs) if piece.logprobs else 0.0
+            row.trials.append(Trial(rule.project(piece.text, thinking=False), mean, tokens))
             if self._rule(row.trials):
                 row.output += ends
                 row.text += "</think>"
@@ -170,7 +168,8 @@ class ProbingRunner:
         row.deltas += [(begun + seconds, text) for seconds, text in piece.deltas]
         row.steps += piece.steps
 
-    def _params(self, tokens: int, stops: Sequence[int], *, logprobs: bool = False) -> Any:
+    def _params(self, tokens: int, stops: Sequence[int], *, trial: str | None = None) -> Any:
+        """Greedy; a trial answer ends where its contract commits, as in the replay table."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -179,7 +178,8 @@ class ProbingRunner:
             max_tokens=max(1, tokens),
             stop_token_ids=list(stops),
             include_stop_str_in_output=True,
-            logprobs=0 if logprobs else None,
+            logprobs=None if trial is None else 0,
+            extra_args=None if trial is None else {"contract": trial},
             output_kind=RequestOutputKind.DELTA,
             skip_special_tokens=False,
         )

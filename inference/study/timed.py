@@ -21,10 +21,12 @@ class Timed(Answered):
     Attributes:
         deltas: (seconds since submission, text) of each step that gave text.
         probe_tokens: tokens generated for trial answers that were thrown away.
+        logprobs: of the generated tokens, where they were asked for.
     """
 
     deltas: list[tuple[float, str]] = field(default_factory=list)
     probe_tokens: int = 0
+    logprobs: list[float] = field(default_factory=list)
 
 
 class Runner(Protocol):
@@ -87,6 +89,9 @@ def _take(result: Timed, output: Any, seconds: float) -> None:
         result.steps += bool(result.token_ids)
         result.token_ids.extend(completion.token_ids)
         result.seconds = seconds
+        if completion.logprobs:
+            chosen = zip(completion.token_ids, completion.logprobs, strict=False)
+            result.logprobs.extend(each[token].logprob for token, each in chosen)
     if completion.text:
         result.text += completion.text
         result.deltas.append((seconds, completion.text))
@@ -96,5 +101,3 @@ def _take(result: Timed, output: Any, seconds: float) -> None:
         result.stop_reason = completion.stop_reason
         record = (output.kv_transfer_params or {}).get("specexit")
         result.record = record if isinstance(record, dict) else None
-        if completion.cumulative_logprob is not None:
-            result.record = {"cumulative_logprob": completion.cumulative_logprob}
