@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from inference.study.choose import Chosen, choose, pareto, share_difference
 from inference.study.families import Family, Grid, families
+from inference.study.prepare import ensure
 from specexit.cli import parser, set_verbosity
 from specexit.config import Settings, load
 from specexit.errors import ConfigError
@@ -84,6 +85,7 @@ def main(argv: list[str]) -> int:
     args = p.parse_args(argv)
     set_verbosity(args)
     settings = load(AblateSettings, args.config, args.overrides)
+    ensure(settings.tables.values())
     result = run(settings, quiet=args.quiet)
     if args.out:
         write_json(Path(args.out) / "ablation.json", result)

@@ -14,6 +14,7 @@ from tqdm import tqdm
 from inference.study import baselines
 from inference.study.baselines import Baseline, Scores
 from inference.study.compare import Question, make_row
+from inference.study.prepare import ensure
 from inference.study.probing import ProbingRunner, deer_rule, repeated_rule
 from inference.study.replay_cli import target_folder
 from inference.study.systems import Engines, System
@@ -85,6 +86,7 @@ def main(argv: list[str]) -> int:
     args = p.parse_args(argv)
     set_verbosity(args)
     settings = load(BenchSettings, args.config, args.overrides)
+    ensure([settings.table, settings.data, *settings.heads.values()])
     result = run(settings, quiet=args.quiet)
     if args.out:
         write_json(Path(args.out) / "results.json", result)

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import Field
 from rich.console import Console
 
+from inference.study.prepare import ensure
 from specexit.calibration import (
     Certificate,
     Risk,
@@ -67,6 +68,7 @@ def main(argv: list[str]) -> int:
     args = p.parse_args(argv)
     set_verbosity(args)
     settings = load(CalibrateSettings, args.config, args.overrides)
+    ensure([settings.table])
     table = ReplayTable.load(settings.table)
     result = run(table, settings)
     if args.resample:

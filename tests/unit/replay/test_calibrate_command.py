@@ -77,6 +77,11 @@ def test_small_split_leaves_the_head_as_it_was(table_folder: Path, head_folder: 
     assert load_metadata(head_folder) == before
 
 
+def test_missing_table_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no folder .*/nowhere; `specexit replay record`"):
+        calibrate.main([f"table={tmp_path / 'nowhere'}"])
+
+
 def test_missing_split_is_named(table_folder: Path) -> None:
     with pytest.raises(ConfigError, match="no 'dev' traces; it has calibration, test"):
         calibrate.main([f"table={table_folder}", "calibration_split=dev"])
