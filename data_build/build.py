@@ -109,7 +109,7 @@ def build(
     folder.begin(settings)
     engine: Engine | None = None
     builder: TraceBuilder | None = None
-    total = sum(s.n for s in settings.questions if s.n) if _all_counted(settings) else None
+    total = _count(settings) if progress else None
     bar = tqdm(total=total, unit="trace", disable=not progress, dynamic_ncols=True, desc="data")
     dropped: Counter[str] = Counter()
     try:
@@ -152,9 +152,16 @@ def _batch(
 ) -> tuple[list[Any], dict[str, Any]]:
     """Run one batch; its rows in the questions' order and its summary."""
     built: list[Built] = []
+    allowed = settings.engine.max_error_share * len(questions)
 
     def finished(one: Built) -> None:
         built.append(one)
+        if one.error and sum(other.error is not None for other in built) > allowed:
+            raise EngineFailedError(
+                f"engine: more than {allowed:g} of a batch's {len(questions)} traces failed, the "
+                f"last with: {one.error}. Mend the engine and run the same command again: finished "
+                "batches and journalled answers are kept (engine.max_error_share sets the limit)"
+            )
         show(one)
 
     engine.forget()
@@ -166,7 +173,6 @@ def _batch(
         with Journal(folder.journal_file(number)) as journal:
             drive(JournalledEngine(engine, journal), jobs, finished)
     after = engine.counters()
-    _check_errors(settings, built)
     built.sort(key=lambda one: one.place)
     cost = Cost()
     for one in built:
@@ -179,15 +185,8 @@ def _batch(
     return [one.trace for one in built], summary
 
 
-def _check_errors(settings: DataSettings, built: list[Built]) -> None:
-    failed = [one.error for one in built if one.error]
-    if len(failed) > settings.engine.max_error_share * len(built):
-        raise EngineFailedError(
-            f"engine: {len(failed)} of {len(built)} traces of a batch failed, the last with: "
-            f"{failed[-1]}. Mend the endpoints and run the same command again: finished batches "
-            "and answers are kept. (engine.max_error_share sets how many failures are accepted)"
-        )
-
-
-def _all_counted(settings: DataSettings) -> bool:
-    return all(source.n is not None for source in settings.questions)
+def _count(settings: DataSettings) -> int | None:
+    """Questions to come, for the progress bar; None where counting would load them twice."""
+    if any(source.source == "datasets" and source.n is None for source in settings.questions):
+        return None
+    return sum(1 for _ in Reader(settings))

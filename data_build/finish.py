@@ -20,7 +20,7 @@ def finish(folder: RunFolder, settings: DataSettings) -> dict[str, Any]:
     stats = statistics(folder, counts)
     write_json(folder.path / "stats.json", stats)
     write_text(folder.path / "dataset_card.md", dataset_card(settings, stats))
-    write_plots(folder.path / "plots", counts)
+    write_plots(folder.path / "plots.png", counts)
     write_provenance(
         folder.path,
         command="specexit " + " ".join(["data", *_arguments()]),

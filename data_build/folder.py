@@ -55,7 +55,7 @@ class RunFolder:
         except BaseException:
             self._unlock()
             raise
-        for stale in (*self.path.glob(".*.tmp"), *self._own_leftovers()):
+        for stale in self._leftovers():
             stale.unlink(missing_ok=True)
         return self
 
@@ -99,9 +99,12 @@ class RunFolder:
         while self._locks:
             self._locks.pop().close()
 
-    def _own_leftovers(self) -> Iterator[Path]:
-        """Temporary files of killed runs, of the batches that this process owns."""
+    def _leftovers(self) -> Iterator[Path]:
+        """Temporary files of killed runs that no other process can be writing."""
         index, count = self.shard
+        if count == 1:
+            yield from self.path.rglob(".*.tmp")
+            return
         for folder in (self.path / "data", self.state):
             for file in folder.glob(".*.tmp"):
                 number = file.name[1:].split(".")[0]

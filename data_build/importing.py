@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,8 @@ class ImportSettings(Reading):
 
     tokenizer: str | None = None
     """Tokenizer to make token ids with; null: rows hold text."""
+    grade: bool = False
+    """Compare answers with gold; mathematical comparison may take seconds for odd answers."""
     batch_size: int = Field(default=1000, ge=1)
     """Rows of one Parquet file."""
 
@@ -153,7 +156,7 @@ def _as_text(settings: ImportSettings) -> Callable[[Question], Converted]:
                 oddities.append("no_valid_answer")
         reason = next((name for name in DROPPING if name in oddities), None)
         correct = None
-        if contract is not None and question.gold is not None:
+        if settings.grade and contract is not None and question.gold is not None:
             correct = answer is not None and bool(contract.score(answer, question.gold))
         row = {
             "id": question.id,
@@ -190,7 +193,8 @@ def _with_tokens(settings: ImportSettings) -> Callable[[Question], Converted]:
         ids = output_ids(tokenizer, think, prompt, question.output or "")
         full = Completion(ids, [], "stop")
         parsed = reader.read(prompt, full, question.contract)
-        trace = maker.make(question, prompt, full, parsed)
+        asked = question if settings.grade else replace(question, gold=None)
+        trace = replace(maker.make(asked, prompt, full, parsed), gold=question.gold)
         oddities = [] if parsed.reason is None else [parsed.reason]
         if parsed.several:
             oddities.append("several")

@@ -17,33 +17,29 @@ _BLUE, _ORANGE, _GREY = "#2b6cb0", "#dd6b20", "#718096"
 MIN_PROBES = 5  # a boundary with fewer is left out of the agreement plot
 
 
-def write_plots(folder: Path, counts: Tally) -> list[Path]:
-    """Write the PNG files into `folder`; none without matplotlib or without kept traces."""
+def write_plots(file: Path, counts: Tally) -> bool:
+    """Write one PNG with three panels; False without matplotlib or without kept traces."""
     try:
         import matplotlib
     except ImportError:
         logger.info("no plots: matplotlib is not installed")
-        return []
+        return False
     if not counts.t_star:
-        return []
+        return False
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     thinking, t_star = np.array(counts.thinking), np.array(counts.t_star)
-    files = []
-    for name, draw in {
-        "thinking.png": lambda axes: _thinking(axes, thinking, t_star),
-        "first_and_stable.png": lambda axes: _first(axes, np.array(counts.first), t_star),
-        "agreement.png": lambda axes: _agreement(axes, counts.agreement),
-    }.items():
-        figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
-        draw(axes)
+    figure, panels = pyplot.subplots(1, 3, figsize=(15, 4), layout="constrained")
+    _thinking(panels[0], thinking, t_star)
+    _first(panels[1], np.array(counts.first), t_star)
+    _agreement(panels[2], counts.agreement)
+    for axes in panels:
         axes.spines[["top", "right"]].set_visible(False)
-        with atomic_path(folder / name) as temporary:
-            figure.savefig(temporary, format="png", dpi=120, metadata={"Software": None})
-        pyplot.close(figure)
-        files.append(folder / name)
-    return files
+    with atomic_path(file) as temporary:
+        figure.savefig(temporary, format="png", dpi=110, metadata={"Software": None})
+    pyplot.close(figure)
+    return True
 
 
 def _thinking(axes: Any, thinking: Any, t_star: Any) -> None:

@@ -115,7 +115,8 @@ class VllmEngine:
         return totals
 
     def forget(self) -> None:
-        self._engine.reset_prefix_cache()
+        if not self._engine.reset_prefix_cache():
+            raise AssertionError("vLLM still holds KV blocks although no request runs")
 
     def close(self) -> None:
         self._engine.engine_core.shutdown()

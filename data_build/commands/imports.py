@@ -27,6 +27,7 @@ def main(argv: list[str]) -> int:
     p.add_argument("--contract", metavar="C", help="contract of all records, by name or as JSON")
     p.add_argument("--contracts", metavar="FILE", help="YAML: value of --contract-field: contract")
     p.add_argument("--contract-field", default="kind", metavar="NAME", help="see --contracts")
+    p.add_argument("--grade", action="store_true", help="compare the answers with gold")
     p.add_argument("--think-start", metavar="TAG", help="opening tag")
     p.add_argument("--think-end", metavar="TAG", help="closing tag")
     p.add_argument("--batch-size", type=int, default=1000, metavar="N", help="rows of one file")
@@ -45,6 +46,7 @@ def main(argv: list[str]) -> int:
         "tokenizer": args.tokenizer,
         "think": {"start": args.think_start, "end": args.think_end},
         "batch_size": args.batch_size,
+        "grade": args.grade,
     }
     settings = parse(ImportSettings, values)
     with RunFolder(args.out) as folder:
