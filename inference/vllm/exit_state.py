@@ -73,6 +73,7 @@ class Snapshot:
     flags: Tensor
     floats: Tensor
     history: Tensor
+    waiting: Tensor
 
     @property
     def outputs(self) -> int:
@@ -121,6 +122,7 @@ class ExitState:
         think: the ids that open and close the thinking.
         splitter: covers `vocab_size + 1` ids; the last one stands for "no token".
         device: where everything lives.
+        waits: whether an input's projection is known a step before (`mtp_features`).
 
     Attributes:
         floats: `[S, 7 + 2D] float32`: smoothed signals (3), tokens of the paragraph (1), the
@@ -129,6 +131,7 @@ class ExitState:
         levels: `[S, 4] float32`: sign-normalised thresholds (3) and alpha (1).
         ignored: `[S, 3] bool`, signals that are not looked at.
         forced: `[S, F] int64`, the ids to write when the thinking ends: think end and suffix.
+        waiting: `[S, D] float32`, z of the last sampled token; width 0 unless `waits`.
     """
 
     def __init__(
@@ -138,6 +141,8 @@ class ExitState:
         think: ThinkFormat,
         splitter: StepSplitter,
         device: torch.device | str,
+        *,
+        waits: bool = False,
     ) -> None:
         self.head = head
         self.device = torch.device(device)
@@ -160,6 +165,7 @@ class ExitState:
         self.levels = zeros(slots, 4, dtype=torch.float32)
         self.ignored = zeros(slots, 3, dtype=torch.bool)
         self.forced = zeros(slots, len(think.end_ids), dtype=torch.int64)
+        self.waiting = zeros(slots, head.rows if waits else 0, dtype=torch.float32)
         self.blank = self._blank(memory)
         # What the host knows about the policies in use; it only ever widens the work of a step.
         self.uses_step_unit = False
@@ -207,6 +213,7 @@ class ExitState:
         put(self.ignored, [p.ignored for p in plans], torch.bool)
         put(self.forced, [(*p.forced, *[0] * (blank - len(p.forced))) for p in plans], torch.int64)
         self.floats[slots] = self.blank
+        self.waiting[slots] = 0
         for a in rows:
             self.uses_step_unit |= a.plan.modes[Mode.STEP_UNIT] or a.plan.modes[Mode.REFERENCE]
             self.uses_discourse |= a.plan.modes[Mode.DISCOURSE]
@@ -220,6 +227,7 @@ class ExitState:
             self.flags[slot].clone(),
             self.floats[slot].clone(),
             self.history[slot].clone(),
+            self.waiting[slot].clone(),
         )
 
     def _restore(self, slot: int, saved: Snapshot) -> None:
@@ -227,6 +235,7 @@ class ExitState:
         self.flags[slot] = saved.flags
         self.floats[slot] = saved.floats
         self.history[slot] = saved.history
+        self.waiting[slot] = saved.waiting
 
     def _widen_forced(self, length: int) -> None:
         missing = length - self.forced.shape[1]

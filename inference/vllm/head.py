@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from inference.vllm.mtp_features import MtpFeatures
 from inference.vllm.settings import WorkerSettings, server_policy, split_settings
 from specexit.checkpoint import (
     FOLDER,
@@ -25,6 +26,8 @@ from specexit.heads.signal import SignalHead
 from specexit.policy import ExitPolicy
 from specexit.split import StepSplitter
 from specexit.think import ThinkFormat
+
+METHODS = ("eagle3", "mtp")
 
 
 @dataclass(frozen=True)
@@ -57,14 +60,17 @@ def head_folder(vllm_config: Any) -> Path:
             "specexit: SpecExitWorker needs a draft head; give --speculative-config "
             '\'{"method": "eagle3", "model": "HEAD", "num_speculative_tokens": 3}\''
         )
-    if speculative.method != "eagle3":
+    if speculative.method not in METHODS:
         raise ConfigError(
             f"specexit: speculative method {speculative.method!r} carries no signals here; "
-            "use eagle3"
+            f"use {' or '.join(METHODS)}"
         )
-    folder = Path(draft.model)
+    settings, _ = split_settings(vllm_config.additional_config)
+    folder = Path(settings.head or draft.model)
     if folder.is_dir():
         return folder
+    if settings.head is not None:
+        raise ConfigError(f"additional_config.specexit.head: {settings.head!r} is not a folder")
     from huggingface_hub import snapshot_download
 
     return Path(
@@ -94,6 +100,12 @@ def load(vllm_config: Any, device: torch.device) -> LoadedHead:
             "--worker-cls inference.vllm.SpecExitWorker"
         )
     head, metadata = load_signal_head(folder)
+    method = vllm_config.speculative_config.method
+    if metadata.method != method:
+        raise CheckpointError(
+            f"head: {folder} has signals for method {metadata.method}, the speculative method "
+            f"is {method}; train them for the draft that is served"
+        )
     settings, _ = split_settings(vllm_config.additional_config)
     model = vllm_config.model_config
     check_target(
@@ -124,6 +136,20 @@ def load(vllm_config: Any, device: torch.device) -> LoadedHead:
         is_blank=blank,
         encode=encode,
     )
+
+
+def mtp_reader(loaded: LoadedHead, draft: Any) -> MtpFeatures | None:
+    """Reads an MTP draft's features; None where the head is for another kind of draft.
+
+    Raises:
+        ConfigError: the draft is of no known family.
+        CheckpointError: the head reads features of another width.
+    """
+    if loaded.metadata.method != "mtp":
+        return None
+    reader = MtpFeatures(draft)
+    reader.check_width(loaded.metadata.in_features, loaded.metadata.target.hidden_size)
+    return reader
 
 
 def feature_norm(draft: Any) -> Callable[[Tensor], Tensor] | None:

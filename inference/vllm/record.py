@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -12,6 +14,8 @@ from torch import Tensor
 
 from inference.vllm.exit_step import StepResult
 from specexit.policy import SIGNALS
+
+logger = logging.getLogger(__name__)
 
 COLUMNS = 9  # of `pack`
 
@@ -119,7 +123,20 @@ class Journal:
         story.events.append(event)
         self._changed.add(request_id)
         self.counters[f"exits_{event.kind}"] += 1
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("exit %s", json.dumps({"request": request_id, **asdict(event)}))
         self.counters["think_tokens"] += event.think_tokens - before
+
+    def take_back(self, request_id: str, outputs: int) -> None:
+        """Forget events beyond a request's first `outputs` tokens: the engine dropped those."""
+        story = self._stories.get(request_id)
+        if story is None:
+            return
+        gone = [e for e in story.events if e.position >= outputs]
+        story.events = [e for e in story.events if e.position < outputs]
+        for event in gone:
+            self.counters[f"exits_{event.kind}"] -= 1
+        self._changed.add(request_id)
 
     def keep(self, request_ids: Sequence[str], result: StepResult) -> None:
         """Append a step's raw signals (recording mode: copies them to the host)."""
@@ -135,7 +152,7 @@ class Journal:
     def store(self, request_id: str, raw: Sequence[Sequence[float]]) -> None:
         """A request's raw signals, all at once."""
         story = self._stories.get(request_id)
-        if story is not None:
+        if story is not None and self.keep_signals:
             story.signals = [list(s) for s in raw]
 
     def take_changes(self) -> dict[str, Any]:

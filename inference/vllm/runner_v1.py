@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from vllm.v1.outputs import AsyncModelRunnerOutput
 
-from inference.vllm import head, record, seams
+from inference.vllm import head, mtp_features, record, seams
 from inference.vllm.exit_step import StepResult
 from inference.vllm.session import Session
 
@@ -51,11 +51,14 @@ class SpecExitRunnerV1:
         seams.check_attributes(self, ATTRIBUTES)
         loaded = head.load(this.vllm_config, this.device)
         self._specexit_norm = head.feature_norm(this.drafter.model)
+        self._specexit_mtp = head.mtp_reader(loaded, this.drafter.model)
         self.specexit = Session(
             loaded,
             this.max_num_reqs,
             this.device,
-            on_host=this.device.type == "cpu" and loaded.settings.step == "auto",
+            on_host=this.device.type == "cpu"
+            and loaded.settings.step == "auto"
+            and self._specexit_mtp is None,
             normalise=self._specexit_norm,
         )
         self._specexit_columns = torch.arange(this.num_spec_tokens + 1, device=this.device)
@@ -113,7 +116,7 @@ class SpecExitRunnerV1:
     def _specexit_edit(self, sampled: Tensor, metadata: Any) -> None:
         """Run the exit rule on a step's accepted ids `[B, W] int32`, in place, once."""
         context, session, this = self._specexit_step, self.specexit, self
-        if context is None or context.aux_hidden_states is None or metadata is None:
+        if context is None or metadata is None:
             return
         self._specexit_step = None
         request_ids: list[str] = this.input_batch.req_ids  # type: ignore[attr-defined]
@@ -153,7 +156,6 @@ class SpecExitRunnerV1:
     ) -> None:
         """On the device, without a synchronisation."""
         session, this = self.specexit, self
-        features: Tensor = torch.cat(context.aux_hidden_states, -1)
         B, W = sampled.shape
         ends = metadata.cu_num_sampled_tokens
         starts = torch.zeros_like(ends)
@@ -164,16 +166,39 @@ class SpecExitRunnerV1:
         at = metadata.logits_indices[rows].long()
         discarded = this.discard_request_mask.gpu[:B]  # type: ignore[attr-defined]
         count = torch.where(discarded, 0, (sampled != -1).sum(1))
-        result = session.step(
-            request_ids,
-            this.input_ids.gpu[at].long(),  # type: ignore[attr-defined]
-            sampled.long(),
-            count,
-            self._specexit_normalise(features[at]),
-        )
+        inputs = this.input_ids.gpu[at].long()  # type: ignore[attr-defined]
+        if self._specexit_mtp is None:
+            features: Tensor = torch.cat(context.aux_hidden_states, -1)
+            z = session.state.head.project(self._specexit_normalise(features[at]))
+            result = session.step(request_ids, inputs, sampled.long(), count, z)
+        else:
+            slots = session.slots(request_ids)
+            mtp = mtp_features.project_step(
+                self._specexit_mtp,
+                session.state,
+                slots,
+                mtp_features.target_hidden(this.model, context.hidden_states),  # type: ignore[attr-defined]
+                at,
+                this.query_start_loc.gpu[:B],  # type: ignore[attr-defined]
+                inputs,
+                sampled.long().clamp_min(0),
+                self._specexit_following(context, request_ids),
+            )
+            result = session.step(request_ids, inputs, sampled.long(), count, mtp.inputs)
+            mtp_features.keep_last(session.state, slots, mtp, result.num_sampled)
         # a chunk of a prompt is sampled too and thrown away later: leave its row as it is
         sampled.copy_(torch.where((count > 0)[:, None], result.sampled.to(sampled.dtype), sampled))
         self._specexit_result = result
+
+    def _specexit_following(self, context: Any, request_ids: list[str]) -> Tensor:
+        """`[B] int64`: the next prompt id of requests that do not sample yet, -1 for the others."""
+        this: Any = self
+        following = torch.full((len(request_ids),), -1)
+        for b in this.discard_request_mask.np[: len(request_ids)].nonzero()[0].tolist():
+            scheduled = context.scheduler_output.num_scheduled_tokens[request_ids[b]]
+            at = int(this.input_batch.num_computed_tokens_cpu[b]) + scheduled
+            following[b] = this.requests[request_ids[b]].get_token_id(at)
+        return following.to(this.device, non_blocking=True)
 
     def _specexit_normalise(self, features: Tensor) -> Tensor:
         return features if self._specexit_norm is None else self._specexit_norm(features)
@@ -190,8 +215,14 @@ class SpecExitRunnerV1:
                 continue
             begin = int(this.query_start_loc.np[b])
             part = slice(begin + rows.start, begin + rows.stop)
-            features = torch.cat([h[part] for h in context.aux_hidden_states], -1)
-            session.replay(request_id, first, rows, self._specexit_normalise(features))
+            if self._specexit_mtp is None:
+                features = torch.cat([h[part] for h in context.aux_hidden_states], -1)
+                features = self._specexit_normalise(features)
+            else:
+                hidden = mtp_features.target_hidden(this.model, context.hidden_states)
+                ids = session.replayed_ids(request_id, first, rows)
+                features = self._specexit_mtp(hidden[part], torch.tensor(ids, device=hidden.device))
+            session.replay(request_id, first, rows, features)
 
     def _specexit_attach(self, output: Any) -> Any:
         """Give the step's events to the host and the changed records to the scheduler."""

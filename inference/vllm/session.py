@@ -15,9 +15,10 @@ from torch import Tensor
 
 from inference.vllm import exit_prompt
 from inference.vllm.exit_host import Edit, HostExit, Row
+from inference.vllm.exit_kernel import step_for
 from inference.vllm.exit_plan import ExitPlan, make_plan, request_policy
 from inference.vllm.exit_state import Admission, ExitState, Snapshot
-from inference.vllm.exit_step import StepInputs, StepResult, step
+from inference.vllm.exit_step import StepInputs, StepResult
 from inference.vllm.head import LoadedHead
 from inference.vllm.record import Event, Journal
 from inference.vllm.settings import KEY
@@ -81,7 +82,12 @@ class Session:
                 normalise=normalise,
                 keep_raw=loaded.settings.record,
             )
-        self.state = ExitState(slots, loaded.head, loaded.think, loaded.splitter, device)
+        # an MTP draft's features of a token come from the row of the token before
+        self.lag = int(loaded.metadata.method == "mtp")
+        self.state = ExitState(
+            slots, loaded.head, loaded.think, loaded.splitter, device, waits=bool(self.lag)
+        )
+        self._step = step_for(device)
         self.journal = Journal(keep_signals=loaded.settings.record)
         self._free = list(range(slots - 1, -1, -1))
         self._requests: dict[str, Request] = {}
@@ -96,12 +102,10 @@ class Session:
             request = self._requests.pop(request_id, None)
             if request is None:
                 continue
-            row: Any = request.saved
             if request.slot >= 0:
-                self._free.append(request.slot)
-                row = self.host.release(request.slot) if self.host is not None else None
-            if isinstance(row, Row) and row.raw:
-                self.journal.store(request_id, row.raw)
+                self._vacate(request)
+            elif isinstance(request.saved, Row):
+                self.journal.store(request_id, request.saved.raw)
             self.journal.close(request_id)
 
     def park(self, request_ids: Iterable[str]) -> None:
@@ -110,10 +114,21 @@ class Session:
             request = self._requests.get(request_id)
             if request is None or request.slot < 0:
                 continue
-            if request.plan.enabled:
-                request.saved = (self.host or self.state).snapshot(request.slot)
+            if request.over:
+                self._vacate(request)
+                continue
+            request.saved = (self.host or self.state).snapshot(request.slot)
             self._free.append(request.slot)
             request.slot = -1
+
+    def _vacate(self, request: Request) -> None:
+        """Free a slot whose state nobody needs any more (its raw signals are kept)."""
+        if self.host is not None:
+            row = self.host.release(request.slot)
+            if row is not None and row.raw:
+                self.journal.store(request.request_id, row.raw)
+        self._free.append(request.slot)
+        request.slot = -1
 
     def enter(
         self,
@@ -134,10 +149,15 @@ class Session:
         if request is None:
             policy = request_policy(self.loaded.policy, (extra_args or {}).get(KEY))
             plan = make_plan(policy, self.loaded.think.end_ids, self.loaded.encode)
-            request = Request(request_id, plan, policy)
+            request = Request(request_id, plan, policy, over=not plan.enabled)
             self._requests[request_id] = request
             if plan.enabled:
                 self.journal.open(request_id)
+        if request.injected and request.injected[-1] >= len(output_ids):
+            # an asynchronous scheduler drops what was in flight when it preempts
+            request.injected = [p for p in request.injected if p < len(output_ids)]
+            request.over = False
+            self.journal.take_back(request_id, len(output_ids))
         if slot is not None and request.slot != slot:
             if request.slot >= 0:
                 self._free.append(request.slot)
@@ -145,8 +165,13 @@ class Session:
             request.slot = slot
         if request.slot < 0:
             request.slot = self._free.pop()
-        request.over = not request.plan.enabled
+        self._rows = None
         if request.over:
+            if self.host is None:  # whoever was in this slot before may have been thinking
+                idle = Admission(
+                    request.slot, request.plan, False, False, len(output_ids), 0, 0, (), closed=True
+                )
+                self._entering.append(idle)
             return
         self._entering.append(self._admission(request, prompt_ids, output_ids, computed))
 
@@ -167,7 +192,7 @@ class Session:
             before = known[begin - 1] if begin else -1
             splits = self.loaded.splitter.boundaries(known[begin:-1], previous=before)[1:]
             tokens, boundary = len(known) - 1 - begin, len(splits)
-            missing = max(0, min(computed, len(known) - 1) - begin)
+            missing = max(0, min(computed + self.lag, len(known) - 1 + self.lag) - begin)
             if missing:
                 self.journal.mark_partial(request.request_id, missing)
             if begin + missing < len(known) - 1:
@@ -212,7 +237,7 @@ class Session:
 
     def slots(self, request_ids: list[str]) -> Tensor:
         """`[B] int64` slots of a batch, copied to the device only when the batch changes."""
-        if self._rows is None or self._rows[0] != request_ids or self._entering:
+        if self._rows is None or self._rows[0] != request_ids:
             slots = [self._requests[r].slot for r in request_ids]
             self._rows = (list(request_ids), self.state._to_device(slots, torch.int64))
         return self._rows[1]
@@ -230,8 +255,14 @@ class Session:
         replay = self._requests[request_id].replay
         if replay is None:
             return None
+        first += self.lag
         begin, end = max(replay.start, first), min(replay.stop, first + count)
         return range(begin - first, end - first) if begin < end else None
+
+    def replayed_ids(self, request_id: str, first: int, rows: range) -> list[int]:
+        """Ids of the tokens whose features `rows` give."""
+        ids, first = self._requests[request_id].ids, first + self.lag
+        return list(ids[first + rows.start : first + rows.stop])
 
     def replay(self, request_id: str, first: int, rows: range, features: Tensor) -> None:
         """Advance a request over thinking tokens that its prefill has computed.
@@ -243,7 +274,7 @@ class Session:
         """
         request = self._requests[request_id]
         assert request.replay is not None
-        begin, end = first + rows.start, first + rows.stop
+        begin, end = (first + self.lag + r for r in (rows.start, rows.stop))
         ids = torch.tensor(request.ids[max(begin - 1, 0) : end + 1])
         own, before = ids[1 : 1 + len(rows)], ids[: len(rows)]
         if begin == 0:
@@ -267,11 +298,10 @@ class Session:
         inputs: Tensor,
         sampled: Tensor,
         num_sampled: Tensor,
-        features: Tensor,
+        z: Tensor,
     ) -> StepResult:
-        """Run the exit rule on a batch; see `exit_step.step`. `features [B, W, F]`, any dtype."""
-        z = self.state.head.project(features)
-        return step(
+        """Run the exit rule on a batch; see `exit_step.step`. `z [B, W, D] float32`."""
+        return self._step(
             self.state, StepInputs(self.slots(request_ids), inputs, sampled, num_sampled, z)
         )
 

@@ -23,6 +23,9 @@ class WorkerSettings(Settings):
     """Refuse a head whose target's weights differ (switch off for a quantised copy)."""
     step: Literal["auto", "tensors"] = "auto"
     """How the rule is computed: `auto` chooses plain Python on a CPU and tensors elsewhere."""
+    head: str | None = None
+    """Folder whose `specexit/` holds the signals, where it is not the draft's own (an MTP draft
+    lies in the target's folder)."""
     think_start: str | None = None
     """Text that opens the thinking, instead of what the head says."""
     think_end: str | None = None

@@ -1,0 +1,99 @@
+"""A tiny random MiMo: a target with an MTP layer in the same folder, and signals for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from specexit.checkpoint import HeadMetadata, save_signal_head, target_facts
+from specexit.heads.signal import SignalHead
+from tests.engine.chaos import END, EOS, SPLIT, START, VOCABULARY, H, make_tokenizer
+
+EPSILON = 1e-6
+
+
+def make_mimo(folder: Path, kind: str = "linear", seed: int = 3) -> Path:
+    """Write target, MTP layer and signal head into one folder, as `--model FOLDER` needs them."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    config = Qwen2Config(
+        vocab_size=len(VOCABULARY),
+        hidden_size=H,
+        intermediate_size=128,
+        num_hidden_layers=4,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=2048,
+        tie_word_embeddings=False,
+        eos_token_id=EOS,
+        pad_token_id=0,
+        initializer_range=0.1,
+        rms_norm_eps=EPSILON,
+    )
+    torch.manual_seed(seed)
+    model = Qwen2ForCausalLM(config).float()
+    with torch.no_grad():
+        model.model.embed_tokens.weight.normal_(0, 1)
+        model.model.norm.weight.uniform_(0.5, 1.5)
+        rows = model.lm_head.weight
+        rows.normal_(0, 0.4)
+        rows[[0, EOS, START]] = 0
+        rows[END] *= 0.3
+        rows[SPLIT] *= 1.3
+        rows[len(VOCABULARY) - 6 :] = 0
+    tensors = {name: t.clone() for name, t in model.state_dict().items()}
+    layer = "model.mtp_layers.0."
+    for name in list(tensors):
+        if name.startswith("model.layers.0."):
+            tensors[layer + name.removeprefix("model.layers.0.")] = tensors[name].clone()
+    for name in ("token_layernorm", "hidden_layernorm", "final_layernorm"):
+        tensors[f"{layer}{name}.weight"] = torch.rand(H) + 0.5
+    tensors[f"{layer}input_proj.weight"] = torch.randn(H, 2 * H) * 0.1
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    values = json.loads(config.to_json_string(use_diff=False))
+    values |= {"architectures": ["MiMoForCausalLM"], "num_nextn_predict_layers": 1}
+    (folder / "config.json").write_text(json.dumps(values))
+    make_tokenizer(folder)
+    head = SignalHead(kind, 2 * H, rows=8, readout_size=16)  # type: ignore[arg-type]
+    save_signal_head(
+        folder,
+        head,
+        HeadMetadata(
+            method="mtp",
+            kind=head.kind,
+            rows=head.rows,
+            readout_size=16,
+            in_features=2 * H,
+            think_start_ids=(START,),
+            think_end_ids=(END,),
+            target=target_facts(folder),
+        ),
+    )
+    return folder
+
+
+@torch.no_grad()
+def features(folder: Path, ids: list[int]) -> Tensor:
+    """`[T, 2H]`: features of every token by transformers; those of token 0 are zero."""
+    from safetensors.torch import load_file
+    from transformers import AutoConfig, Qwen2ForCausalLM
+
+    tensors = load_file(str(folder / "model.safetensors"))
+    model = Qwen2ForCausalLM(AutoConfig.from_pretrained(str(folder))).float().eval()
+    model.load_state_dict({k: v for k, v in tensors.items() if ".mtp_layers." not in k})
+    hidden = model.model(torch.tensor([ids])).last_hidden_state[0]  # after the final norm
+    embeddings = tensors["model.embed_tokens.weight"][ids]
+    layer = "model.mtp_layers.0."
+    states = _rms(hidden, tensors[f"{layer}hidden_layernorm.weight"])
+    tokens = _rms(embeddings, tensors[f"{layer}token_layernorm.weight"])
+    rows = torch.cat([states[:-1], tokens[1:]], -1)
+    return torch.cat([rows.new_zeros(1, 2 * H), rows])
+
+
+def _rms(x: Tensor, weight: Tensor) -> Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPSILON) * weight
