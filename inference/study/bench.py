@@ -7,26 +7,30 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic import Field
 from tqdm import tqdm
 
 from inference.study import baselines
-from inference.study.baselines import Baseline, Scores
+from inference.study.bench_rows import (
+    Scored,
+    budget_of,
+    certified_on,
+    replay_rows,
+    timing,
+)
 from inference.study.compare import Question, make_row
 from inference.study.prepare import ensure
 from inference.study.probing import ProbingRunner, deer_rule, repeated_rule
 from inference.study.replay_cli import target_folder
 from inference.study.systems import Engines, System
-from inference.study.timed import EngineRunner, Runner, Timed, seconds_to_valid
-from specexit.calibration import most_losses
+from inference.study.timed import EngineRunner, Runner, Timed
 from specexit.checkpoint import load_metadata
 from specexit.cli import parser, set_verbosity
 from specexit.config import Settings, load
 from specexit.dataset import Split, Trace, read_traces
 from specexit.files import write_json
 from specexit.provenance import versions, write_provenance
-from specexit.replay import Exits, Replay, ReplayTable
+from specexit.replay import Replay, ReplayTable
 from specexit.report.table import print_table
 from specexit.think import ThinkFormat
 
@@ -110,7 +114,14 @@ def run(settings: BenchSettings, *, quiet: bool = False) -> dict[str, Any]:
     traces = [by_id[i] for i in test.table.ids if i in by_id][: settings.questions]
     questions = [Question.from_trace(t) for t in traces]
     think = load_metadata(next(iter(settings.heads.values()))).think
-    rows = replay_rows(settings, calibration, test, quiet=quiet)
+    more: Sequence[Scored] = ()
+    if settings.attention_traces:
+        from inference.study.probe_scores import probe_scores
+
+        more = probe_scores(settings, calibration.table, test.table, quiet=quiet)
+    rows = replay_rows(
+        calibration, test, settings.epsilon, settings.delta, more=more, seed=settings.seed
+    )
     runners, engines = make_runners(settings, calibration, traces[0], think)
     try:
         rows = live_rows(settings, runners, questions, think, quiet=quiet) + rows
@@ -152,7 +163,7 @@ def make_runners(
         made = System(name, **options)
         return EngineRunner(made, engines, max_tokens=settings.max_tokens, suffix=suffix)
 
-    budget = budget_of(calibration, settings)
+    budget = budget_of(calibration, settings.epsilon, settings.delta)
     opened = [*example.output_ids[: example.think_start], *think.end_ids]
     runners: list[Runner] = [
         system(FULL),
@@ -173,7 +184,7 @@ def make_runners(
         (DEER, deer_rule, baselines.deer),
         (REPEATED, repeated_rule, baselines.repeated_answer),
     ):
-        limit = certified_on(calibration, score, settings)
+        limit = certified_on(calibration, score, settings.epsilon, settings.delta)
         runners.append(
             ProbingRunner(
                 name,
@@ -213,103 +224,6 @@ def live_rows(
     return rows
 
 
-def timing(
-    questions: Sequence[Question],
-    many: Sequence[Timed],
-    alone: Sequence[Timed],
-    wall: float,
-    tags: tuple[str, str],
-) -> dict[str, Any]:
-    """Time figures of one system.
-
-    Args:
-        many: answers of the batched run, which took `wall` seconds; `alone` of the other one.
-    """
-    seconds = np.array([a.seconds for a in alone])
-    valid = [
-        s
-        for q, a in zip(questions, alone, strict=False)
-        if (s := seconds_to_valid(q, a, tags)) is not None
-    ]
-    answered = sum(
-        seconds_to_valid(q, a, tags) is not None for q, a in zip(questions, many, strict=True)
-    )
-    return {
-        "latency_s": float(seconds.mean()),
-        "latency_p50_s": float(np.quantile(seconds, 0.5)),
-        "latency_p99_s": float(np.quantile(seconds, 0.99)),
-        "latency_n": len(alone),
-        "ttva_s": float(np.mean(valid)) if valid else None,
-        "ttva_n": len(valid),
-        "tokens_per_s": sum(len(a.token_ids) for a in many) / wall,
-        "valid_answers_per_s": answered / wall,
-        "probe_tokens": sum(a.probe_tokens for a in many) / len(many),
-        "latency_think_and_answer_tokens": sum(len(a.token_ids) for a in alone) / len(alone),
-    }
-
-
-def replay_rows(
-    settings: BenchSettings, calibration: Replay, test: Replay, *, quiet: bool
-) -> list[dict[str, Any]]:
-    """Baselines on the replay table's test split, each with its certified threshold."""
-    rules = [b for b in baselines.BASELINES if _has_columns(test.table, b)]
-    scored: list[tuple[str, str, bool, Scores, Scores]] = [
-        (b.name, b.source, b.probes, b.score(calibration.table), b.score(test.table)) for b in rules
-    ]
-    if settings.attention_traces:
-        from inference.study.probe_scores import probe_scores
-
-        scored += probe_scores(settings, calibration.table, test.table, quiet=quiet)
-    rows = [_replay_row("oracle", "", test, test.oracle(), False, settings.seed)]
-    for name, source, probes, on_calibration, on_test in scored:
-        limit = baselines.certified(on_calibration, calibration, settings.epsilon, settings.delta)
-        exits = test.exits_by_score(on_test, [limit])
-        row = _replay_row(name, source, test, exits, probes, settings.seed)
-        rows.append(row | {"threshold": limit if np.isfinite(limit) else None})
-    return rows
-
-
-def certified_on(calibration: Replay, score: Any, settings: BenchSettings) -> float:
-    """A live baseline's threshold, with the same guarantee as SpecExit's."""
-    scores = score(calibration.table)
-    return baselines.certified(scores, calibration, settings.epsilon, settings.delta)
-
-
-def budget_of(calibration: Replay, settings: BenchSettings) -> int:
-    """The smallest budget, from the largest down, whose losses the binomial test still allows."""
-    budgets = np.arange(int(calibration.think_tokens.max()) + 8, 7, -8)
-    exits = baselines.fixed_budget(calibration.table, budgets)
-    lost = calibration.outcomes(exits).lost.sum(1)
-    allowed = most_losses(len(calibration.table), settings.epsilon, settings.delta)
-    fails = np.flatnonzero(lost > allowed)
-    return int(budgets[max(0, (int(fails[0]) if len(fails) else len(budgets)) - 1)])
-
-
-def _replay_row(
-    name: str, source: str, test: Replay, exits: Exits, probes: bool, seed: int
-) -> dict[str, Any]:
-    [s] = test.summaries(test.outcomes(exits), intervals=True, seed=seed)
-    probed = float(baselines.probe_tokens(test.table, exits).mean()) if probes else 0.0
-    return {
-        "system": name,
-        "source": "replay",
-        "published": source or None,
-        "n": s.n,
-        "accuracy": s.accuracy,
-        "accuracy_ci": list(s.accuracy_ci or ()),
-        "lost": s.lost,
-        "lost_ci": list(s.lost_ci or ()),
-        "think_tokens": s.think_tokens,
-        "think_tokens_ci": list(s.think_tokens_ci or ()),
-        "output_tokens": s.think_tokens + s.answer_tokens,
-        "probe_tokens": probed,
-        "oracle_share": s.as_json()["oracle_share"],
-        "latency_s": None,
-        "ttva_s": None,
-        "acceptance_length": None,
-    }
-
-
 def _interleaved(
     runners: Sequence[Runner],
     questions: Sequence[Question],
@@ -333,14 +247,6 @@ def _interleaved(
                 wall[runner.name] += time.perf_counter() - started
                 bar.update()
     return runs, wall
-
-
-def _has_columns(table: ReplayTable, rule: Baseline) -> bool:
-    needs = {"paragraph entropy": table.entropy, "entropy after </think>": table.end_entropy}
-    if rule.name in needs and needs[rule.name] is None:
-        log.warning("%s: left out, the table has no entropies (record it offline)", rule.name)
-        return False
-    return True
 
 
 def _tags(settings: BenchSettings, think: ThinkFormat) -> tuple[str, str]:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from inference.study.baselines import Scores
+from inference.study.bench_rows import Scored
 from inference.study.probes import AttentionProbe, Example, SufficiencyProbe
 from inference.study.record import SignalRecorder
 from inference.study.replay_cli import target_folder
@@ -19,12 +20,10 @@ from specexit.replay import ReplayTable
 if TYPE_CHECKING:
     from inference.study.bench import BenchSettings
 
-Row = tuple[str, str, bool, Scores, Scores]
-
 
 def probe_scores(
     settings: BenchSettings, calibration: ReplayTable, test: ReplayTable, *, quiet: bool
-) -> list[Row]:
+) -> list[Scored]:
     """(name, source, probes, scores on calibration, scores on test) of both probes."""
     head = next(iter(settings.heads.values()))
     recorder = SignalRecorder(target_folder(settings.target), head, dtype=settings.dtype)
