@@ -17,7 +17,9 @@ What holds, for every contract that is not marked heuristic:
 
 from __future__ import annotations
 
+import codecs
 import copy
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,3 +112,72 @@ class Committer:
         other = copy.copy(self)
         other._machine = self._machine.fork()
         return other
+
+
+class ByteCommitter:
+    """A committer for UTF-8 bytes that are cut anywhere.
+
+    An incomplete character waits for its rest; invalid bytes read as U+FFFD. Positions count
+    characters of the decoded text.
+    """
+
+    def __init__(self, committer: Committer) -> None:
+        self.committer = committer
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def feed(self, data: bytes) -> Commit | None:
+        """Read bytes; return the commit if the answer became final in them."""
+        return self.committer.feed(self._decoder.decode(data))
+
+    def close(self) -> Commit | None:
+        """End of the output."""
+        return self.committer.feed(self._decoder.decode(b"", final=True)) or self.committer.close()
+
+
+class TokenCommitter:
+    """A committer for token ids, decoded one by one as the engines do.
+
+    `tokenizer`: a fast `transformers` tokenizer, or a `tokenizers.Tokenizer`. Ids whose text is not
+    yet known (half a character) wait. `skip_ids` (end of sequence, say) are not read. Special
+    tokens are text, so that think tags are seen.
+
+    `tokens_kept` is, after a commit, how many ids to keep: those whose text begins before the
+    commit's position.
+    """
+
+    def __init__(self, committer: Committer, tokenizer: Any, skip_ids: Iterable[int] = ()) -> None:
+        from tokenizers.decoders import DecodeStream
+
+        self.committer = committer
+        self._tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
+        self._stream = DecodeStream(skip_special_tokens=False)
+        self._skip = frozenset(skip_ids)
+        self._read = 0
+        self._waiting = 0  # ids read whose text has not come yet
+        self.tokens_kept: int | None = None
+
+    def feed(self, ids: Iterable[int]) -> Commit | None:
+        """Read token ids; return the commit if the answer became final in their text."""
+        for token in ids:
+            self._read += 1
+            if token in self._skip:
+                continue
+            self._waiting += 1
+            text = self._stream.step(self._tokenizer, token)
+            if text is None:
+                continue
+            before = self.committer.consumed
+            commit = self.committer.feed(text)
+            if commit is not None:
+                excluded = self._waiting if commit.position <= before else 0
+                self.tokens_kept = self._read - excluded
+                return commit
+            self._waiting = 0
+        return None
+
+    def close(self) -> Commit | None:
+        """End of the output."""
+        commit = self.committer.close()
+        if commit is not None:
+            self.tokens_kept = self._read
+        return commit

@@ -17,9 +17,11 @@ import re
 from collections import deque
 from typing import NamedTuple, Self
 
-from .pattern import MAX_CODE, Program, State, contains, normal
+from .pattern import MAX_CODE, Program, Ranges, State, contains, normal
 
 MAX_CACHED = 20_000
+_PREFIX = 3  # characters that the search for a beginning looks at
+_MAX_BRANCHES = 24
 _WORD = re.compile(r"[0-9A-Za-z_]")
 
 
@@ -56,6 +58,7 @@ class _Move(NamedTuple):
     sources: tuple[int, ...] | None  # attempt i of `node` was sources[i]; -1 begins here
     before: int | None  # attempt that matches up to the character
     after: int | None  # attempt that matches up to and including it (-1: begins here)
+    plain: bool  # nothing changes but the state
 
 
 class Automaton:
@@ -65,7 +68,8 @@ class Automaton:
         self.program = program
         self._nodes: dict[tuple, _Node] = {}
         self._cached = 0
-        self.first = _first_class(program)
+        self.skip = _skip_pattern(program)
+        self._roots: dict[str | None, _Node] = {}
 
     def node(
         self,
@@ -84,13 +88,17 @@ class Automaton:
 
     def root(self, previous: str | None) -> _Node:
         """The state in which no attempt lives, after the character `previous`."""
-        return self.node(
-            (),
-            False,
-            previous is None,
-            previous is None or previous == "\n",
-            previous is not None and _WORD.match(previous) is not None,
-        )
+        found = self._roots.get(previous)
+        if found is None:
+            found = self._roots[previous] = self.node(
+                (),
+                False,
+                previous is None,
+                previous is None or previous == "\n",
+                previous is not None and _WORD.match(previous) is not None,
+            )
+            self._cached += 1
+        return found
 
     def _close(self, node: _Node, seeds: frozenset[int], char: str | None) -> tuple[set[int], bool]:
         """Follow what consumes nothing, the next character (None: the end) being known.
@@ -155,6 +163,7 @@ class Automaton:
         """The transition of `node` on `char`, built and remembered."""
         if self._cached > MAX_CACHED:
             self._nodes.clear()
+            self._roots.clear()
             self._cached = 0
             node = self.node(node.groups, node.locked, node.text_start, node.line_start, node.word)
             node.moves.clear()
@@ -188,7 +197,9 @@ class Automaton:
                 break
         target = self.node(tuple(groups), locked, False, line_start, _WORD.match(char) is not None)
         identity = sources == list(range(len(node.groups)))
-        made = _Move(target, None if identity else tuple(sources), before, after)
+        # Without attempts before and after, the walk may skip: that move is not plain either.
+        plain = identity and before is None and after is None and bool(groups)
+        made = _Move(target, None if identity else tuple(sources), before, after, plain)
         node.moves[char] = made
         self._cached += 1
         return made
@@ -233,51 +244,67 @@ class Search:
         self._automaton = automaton
         self._max_chars = max_chars
         self._previous: str | None = None if fresh else " "
-        self._node = automaton.root(self._previous)
+        # The set state; None while no attempt lives and `skip` can tell where the next begins.
+        self._node: _Node | None = automaton.root(None) if fresh else None
         self._starts: list[int] = []
         self._best: tuple[int, int] | None = None
         self._position = 0
         self._kept: deque[tuple[int, str]] = deque()  # (offset, piece), from the oldest attempt on
 
     def feed(self, text: str) -> Found | None:
-        base, size, at = self._position, len(text), 0
-        first = self._automaton.first
+        automaton, at = self._automaton, 0
+        if self._node is None and automaton.skip is not None:
+            # The common case in a few operations: nothing begins in this delta.
+            seen = f"{self._previous}{text}"
+            found = automaton.skip.search(seen, 1)
+            if found is None:
+                if self._kept:
+                    self._kept.clear()
+                self._position += len(text)
+                self._previous = seen[-1]
+                return None
+            at = found.start() - 1
+        base, size = self._position, len(text)
         while at < size:
-            node = self._node
-            if first is not None and not node.groups and not node.locked:
-                found = first.search(text, at)
-                if found is None:
-                    break
-                if found.start() > at:
+            if self._node is None:
+                if automaton.skip is not None:
+                    found = automaton.skip.search(text, at)
+                    if found is None:
+                        break
                     at = found.start()
-                    self._node = self._automaton.root(text[at - 1])
+                self._node = automaton.root(text[at - 1] if at else self._previous)
             # No attempt passes its limit before `stop`.
-            stop = min(
-                size, (self._starts[0] if self._starts else base + at) + self._max_chars - base
-            )
-            ended = self._walk(text, at, stop, base)
-            if ended is not None:
-                return self._report(base, text, ended)
-            at = stop
+            oldest = self._starts[0] if self._starts else base + at
+            at, over = self._walk(text, at, min(size, oldest + self._max_chars - base), base)
+            if over:
+                return self._report(base, text, at)
             if self._starts and base + at - self._starts[0] >= self._max_chars:
+                assert self._node is not None
                 self._starts = self._starts[1:]
-                self._node = self._automaton.without_oldest(self._node)
+                self._node = automaton.without_oldest(self._node)
                 if self._node.locked and not self._node.groups:
                     return self._report(base, text, at)
         if size:
-            if at < size:
-                self._node = self._automaton.root(text[-1])
-            self._keep(base, text)
+            if self._starts or self._best is not None:
+                self._append(base, text, self._oldest())
+            elif self._kept:
+                self._kept.clear()
+            self._position = base + size
+            self._previous = text[-1]
         return None
 
-    def _walk(self, text: str, at: int, stop: int, base: int) -> int | None:
-        """Take the transitions of `text[at:stop]`; where the search ended, or None."""
+    def _walk(self, text: str, at: int, stop: int, base: int) -> tuple[int, bool]:
+        """Take transitions up to `stop`, or to where the search is over or no attempt lives.
+
+        Gives the index behind the last character used, and whether the search is over.
+        """
         node, automaton = self._node, self._automaton
+        assert node is not None
         for index in range(at, stop):
             char = text[index]
             move = node.moves.get(char) or automaton.move(node, char)
             node = move.node
-            if move.sources is None and move.before is None and move.after is None:
+            if move.plain:
                 continue
             here, starts = base + index, self._starts
             if move.before is not None:
@@ -286,21 +313,15 @@ class Search:
                 self._best = (here if move.after < 0 else starts[move.after], here + 1)
             if move.sources is not None:
                 self._starts = [here if s < 0 else starts[s] for s in move.sources]
-            if node.locked and not node.groups:
-                self._node = node
-                return index + 1 if move.after is not None else index
+            if not node.groups:
+                if node.locked:
+                    self._node = node
+                    return index + (move.after is not None), True
+                if automaton.skip is not None:
+                    self._node = None
+                    return index + 1, False
         self._node = node
-        return None
-
-    def _keep(self, base: int, text: str) -> None:
-        """Remember `text` from one character before the oldest attempt on."""
-        oldest = self._oldest()
-        if oldest is None:
-            self._kept.clear()
-        else:
-            self._append(base, text, oldest)
-        self._position = base + len(text)
-        self._previous = text[-1]
+        return stop, False
 
     def _append(self, base: int, text: str, oldest: int) -> None:
         kept = self._kept
@@ -311,11 +332,11 @@ class Search:
         while kept[0][0] + len(kept[0][1]) <= oldest - 1:
             kept.popleft()
 
-    def _oldest(self) -> int | None:
+    def _oldest(self) -> int:
         starts = self._starts[:1]
         if self._best is not None:
             starts.append(self._best[0])
-        return min(starts) if starts else None
+        return min(starts)
 
     def _report(self, base: int, text: str, end: int) -> Found:
         assert self._best is not None
@@ -327,7 +348,7 @@ class Search:
         return Found(self._automaton.groups(text, low - offset, high - offset), end)
 
     def close(self) -> Found | None:
-        source = self._automaton.at_end(self._node)
+        source = None if self._node is None else self._automaton.at_end(self._node)
         if source is not None:
             self._best = (self._starts[source], self._position)
         return None if self._best is None else self._report(self._position, "", 0)
@@ -338,31 +359,74 @@ class Search:
         return other
 
 
-def _first_class(program: Program) -> re.Pattern[str] | None:
-    """A class of the characters that can begin a match; None when nearly all can."""
-    seen: set[int] = set()
-    ranges: list[tuple[int, int]] = []
-    stack = [program.start]
+Prefix = tuple[Ranges, ...]
+
+
+def _skip_pattern(program: Program) -> re.Pattern[str] | None:
+    """Where an attempt can begin in the middle of a text; None when nearly everywhere.
+
+    It looks at up to `_PREFIX` characters, and never passes over a true beginning: where the delta
+    ends too soon it stops for the automaton to decide. Attempts that begin at the start of the text
+    only are left out.
+    """
+    branches: dict[tuple[Ranges, bool], set[Prefix]] = {}
+    for bounded, prefix in _prefixes(program, program.start, _PREFIX):
+        if not prefix:
+            return None
+        branches.setdefault((prefix[0], bounded), set()).add(prefix[1:])
+    first = normal([span for ranges, _ in branches for span in ranges])
+    if sum(high - low + 1 for low, high in first) > MAX_CODE // 2:
+        return None
+    if not first:
+        return re.compile(r"(?!)")
+    parts = []
+    for (ranges, bounded), rests in branches.items():
+        rest = "" if () in rests or len(rests) > _MAX_BRANCHES else _rest_pattern(rests)
+        word = r"(?<![0-9A-Za-z_][\s\S])" if bounded else ""
+        parts.append(f"(?<={_class(ranges)}){word}{rest}")
+    return re.compile(f"{_class(first)}(?:{'|'.join(parts)})")
+
+
+def _rest_pattern(rests: set[Prefix]) -> str:
+    options = [r"\Z"]
+    heads: dict[Ranges, set[Prefix]] = {}
+    for prefix in rests:
+        heads.setdefault(prefix[0], set()).add(prefix[1:])
+    for ranges, tails in sorted(heads.items()):
+        options.append(_class(ranges) + ("" if () in tails else _rest_pattern(tails)))
+    return f"(?:{'|'.join(options)})"
+
+
+def _prefixes(program: Program, start: int, depth: int) -> set[tuple[bool, Prefix]]:
+    """Class sequences with which a match from `start` can begin, and whether at a word's start."""
+    found: set[tuple[bool, Prefix]] = set()
+    seen: set[tuple[int, bool]] = set()
+    stack = [(start, False)]
     while stack:
-        index = stack.pop()
-        if index in seen:
+        index, bounded = stack.pop()
+        if (index, bounded) in seen:
             continue
-        seen.add(index)
+        seen.add((index, bounded))
         state = program.states[index]
         if state.kind == "char":
-            ranges += state.ranges
+            tails = {()} if depth == 1 else _tails(program, state.out[0], depth - 1)
+            in_word = all(low == high and _WORD.match(chr(low)) for low, high in state.ranges)
+            found.update((bounded and in_word, (state.ranges, *tail)) for tail in tails)
         elif state.kind == "match":
-            return None
-        else:
-            stack.extend(state.out)
-    merged = normal(ranges)
-    if sum(high - low + 1 for low, high in merged) > MAX_CODE // 2:
-        return None
-    return re.compile("[" + "".join(_span(low, high) for low, high in merged) + "]")
+            found.add((False, ()))
+        elif state.kind != "text_start":
+            stack.extend((target, bounded or state.kind == "word") for target in state.out)
+    return found
 
 
-def _span(low: int, high: int) -> str:
-    return f"\\U{low:08x}-\\U{high:08x}"
+def _tails(program: Program, start: int, depth: int) -> set[Prefix]:
+    """As `_prefixes`, without the mark; only the empty one where there are too many."""
+    tails = {prefix for _, prefix in _prefixes(program, start, depth)}
+    return {()} if () in tails or len(tails) > _MAX_BRANCHES else tails
+
+
+def _class(ranges: Ranges) -> str:
+    return "[" + "".join(f"\\U{low:08x}-\\U{high:08x}" for low, high in ranges) + "]"
 
 
 def _passes(node: _Node, state: State, char: str | None) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import unicodedata
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from .base import Acceptor, Searching
@@ -86,6 +87,7 @@ def _class(letters: str) -> str:
     return "[" + "".join(sorted(forms | {chr(ord(form) + 0xFEE0) for form in forms})) + "]"
 
 
+@lru_cache(maxsize=64)
 def _pattern(letters: str, cues: tuple[str, ...]) -> str:
     # "a" and "I" are words too: a blank and an ordinary word behind them means that.
     words_too = "".join(letter for letter in letters if letter in "AI")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from .base import Acceptor, Searching
@@ -96,6 +97,7 @@ class FinalAnswer(Searching):
         return left is not None and right is not None and Fraction(left) == Fraction(right)
 
 
+@lru_cache(maxsize=64)
 def _pattern(cues: tuple[str, ...]) -> str:
     stated = (
         f"{OPEN_NUMBER}{_EXPRESSION}{OPEN_NUMBER}"

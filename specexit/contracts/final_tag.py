@@ -77,6 +77,11 @@ class TagAcceptor(Acceptor):
         self._held = ""
 
     def feed(self, text: str) -> Match | None:
+        if not self._held and self._open[0] not in text:  # no tag begins in this delta
+            if self._inner is None:
+                return None
+            if self._close[0] not in text:
+                return self._show(text)
         carried = len(self._held)
         buffer = self._held + text
         at = 0

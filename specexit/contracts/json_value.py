@@ -58,6 +58,9 @@ class JsonAcceptor(Acceptor):
         self._wary = False  # a value broke: the next must begin a line
 
     def feed(self, text: str) -> Match | None:
+        if self._scanner is None and not self._anything and not self._opening.search(text):
+            self._pass(text, 0, len(text))
+            return None
         at, size = 0, len(text)
         while at < size:
             if self._scanner is None:
@@ -94,9 +97,7 @@ class JsonAcceptor(Acceptor):
         found = self._opening.search(text, at)
         cut = len(text) if found is None else found.start()
         if cut > at:
-            rest = text.rfind("\n", at, cut)
-            self._line = (self._line if rest < 0 else "") + text[max(at, rest + 1) : cut][-_TAIL:]
-            self._line = self._line[-_TAIL:]
+            self._pass(text, at, cut)
         if found is None:
             return cut
         line = self._line
@@ -106,6 +107,14 @@ class JsonAcceptor(Acceptor):
             return cut + 1
         self._open()
         return cut
+
+    def _pass(self, text: str, at: int, cut: int) -> None:
+        """Remember the end of the line that `text[at:cut]` leads up to."""
+        newline = text.rfind("\n", at, cut)
+        if newline < 0:
+            self._line = (self._line + text[at:cut])[-_TAIL:]
+        else:
+            self._line = text[newline + 1 : cut][-_TAIL:]
 
     def _open(self) -> None:
         self._scanner = JsonScanner(self._contract.max_depth, self._contract.lenient)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from .base import Acceptor, Searching, check_bool
@@ -69,7 +70,10 @@ class Label(Searching):
 
     def _machine(self, fresh: bool) -> Acceptor:
         return PatternAcceptor(
-            automaton(self._pattern()), self._read, 4 * MAX_LABEL_CHARS, fresh=fresh
+            automaton(_pattern(self.labels, self.case_sensitive, self.cues)),
+            self._read,
+            4 * MAX_LABEL_CHARS,
+            fresh=fresh,
         )
 
     def _read(self, groups: Groups) -> str | None:
@@ -87,22 +91,24 @@ class Label(Searching):
                     return label
         return None
 
-    def _pattern(self) -> str:
-        exact = re.compile(r"\s+")
-        forms = [
-            exact.sub(r"\\s+", re.escape(label.strip()).replace("\\ ", " "))
-            if self.case_sensitive
-            else any_case(label.strip())
-            for label in self.labels
-        ]
-        value = f"(?:{'|'.join(forms)})"
-        stated = f"{OPEN}({value}){_ENDS}"
-        if self.cues:
-            return literal_cues(self.cues) + stated
-        return alternatives(
-            cue(_NOUNS) + stated,
-            rf"(?:答案|标签|標籤|分类|分類|结论|結論)[是为為：:\s]*{stated}",
-            TAGS + stated,
-            BOX + stated,
-            *alone(value),
-        )
+
+@lru_cache(maxsize=64)
+def _pattern(labels: tuple[str, ...], case_sensitive: bool, cues: tuple[str, ...]) -> str:
+    blanks = re.compile(r"\s+")
+    forms = [
+        blanks.sub(r"\\s+", re.escape(label.strip()).replace("\\ ", " "))
+        if case_sensitive
+        else any_case(label.strip())
+        for label in labels
+    ]
+    value = f"(?:{'|'.join(forms)})"
+    stated = f"{OPEN}({value}){_ENDS}"
+    if cues:
+        return literal_cues(cues) + stated
+    return alternatives(
+        cue(_NOUNS) + stated,
+        rf"(?:答案|标签|標籤|分类|分類|结论|結論)[是为為：:\s]*{stated}",
+        TAGS + stated,
+        BOX + stated,
+        *alone(value),
+    )

@@ -63,6 +63,9 @@ class PatchAcceptor(Acceptor):
 
     def feed(self, text: str) -> Match | None:
         at = 0
+        if self._parser is None and "\n" not in text:
+            self._keep(text)
+            return None
         while True:
             cut = text.find("\n", at)
             piece = text[at:] if cut < 0 else text[at:cut]
@@ -78,11 +81,14 @@ class PatchAcceptor(Acceptor):
             at = cut + 1
 
     def _keep(self, piece: str) -> None:
-        piece = piece[: (_LINE if self._parser is None else self._max_chars) - self._kept]
+        room = (_LINE if self._parser is None else self._max_chars) - self._kept
+        if len(piece) > room:
+            piece = piece[:room]
         if piece:
             self._parts.append(piece)
+            if self._kept < _HEAD:
+                self._head = (self._head + piece)[:_HEAD]
             self._kept += len(piece)
-            self._head = (self._head + piece[:_HEAD])[:_HEAD]
 
     def _early(self, piece: str) -> int | None:
         """Where in `piece` an unfenced, complete block turns out to be over."""

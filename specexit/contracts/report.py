@@ -51,7 +51,7 @@ def _split(text: str) -> tuple[str, str]:
 class ReportAcceptor(Acceptor):
     """Reads line by line; keeps the parts found so far and the open section."""
 
-    __slots__ = ("_contract", "_fence", "_found", "_left", "_line", "_open", "_section")
+    __slots__ = ("_contract", "_fence", "_found", "_left", "_line", "_open", "_section", "_words")
 
     def __init__(self, contract: Report) -> None:
         self._contract = contract
@@ -61,8 +61,14 @@ class ReportAcceptor(Acceptor):
         self._open: str | None = None  # the section that is being read
         self._section: list[str] = []
         self._left = contract.max_chars
+        words = {_key(name).split()[0] for name in contract.names}
+        self._words = tuple(words | ({contract.end.casefold()} if contract.end else set()))
 
     def feed(self, text: str) -> Match | None:
+        if "\n" not in text and len(text) <= self._left:
+            self._left -= len(text)
+            self._line.append(text)
+            return None
         at = 0
         while True:
             cut = text.find("\n", at)
@@ -89,6 +95,10 @@ class ReportAcceptor(Acceptor):
         if fence:
             self._fence = fence[1]
             self._keep(line)
+            return False
+        lowered = line.casefold()
+        if lowered.lstrip()[:1] != "#" and not any(word in lowered for word in self._words):
+            self._keep(line)  # neither a heading nor a field
             return False
         name, is_heading = self._heading(line)
         if is_heading:

@@ -79,8 +79,13 @@ class ThinkGate(Acceptor):
             if self._phase == "thinking":
                 if self._end[0] not in text:
                     return None
-            elif self._phase == "visible" and self._start[0] not in text:
-                return self._inner.feed(text)
+            elif self._start[0] not in text:
+                if self._phase == "visible":
+                    return self._inner.feed(text)
+                if self._end[0] not in text:
+                    if self._pending is None:
+                        self._pending = self._inner.feed(text)
+                    return None
         return self._scan(held + text, len(held))
 
     def _scan(self, buffer: str, carried: int) -> Match | None:
