@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from specexit.committer import Commit, Committer
 from specexit.contracts import Contract
@@ -30,12 +31,21 @@ class Cut:
     keep: int
 
 
-@lru_cache(maxsize=8)
-def think_format(tokenizer: Any) -> ThinkFormat | None:
-    """The tokenizer's think format, or None where its vocabulary has no think tags.
+_CONFIGURED: WeakKeyDictionary[Any, ThinkFormat] = WeakKeyDictionary()
 
-    Cached, since it reads the whole vocabulary.
-    """
+
+def set_think_format(tokenizer: Any, think: ThinkFormat) -> None:
+    """Say how a tokenizer's model thinks where its vocabulary does not (a head's metadata does)."""
+    _CONFIGURED[tokenizer] = think
+
+
+def think_format(tokenizer: Any) -> ThinkFormat | None:
+    """What `set_think_format` said, else the vocabulary's tags, None where it has none."""
+    return _CONFIGURED.get(tokenizer) or _of_vocabulary(tokenizer)
+
+
+@lru_cache(maxsize=8)  # it reads the whole vocabulary
+def _of_vocabulary(tokenizer: Any) -> ThinkFormat | None:
     try:
         return ThinkFormat.from_tokenizer(tokenizer)
     except ConfigError:

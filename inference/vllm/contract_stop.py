@@ -21,14 +21,19 @@ import json
 from functools import lru_cache
 from typing import Any
 
-from inference.answer_watch import watch_answer
+from inference.answer_watch import set_think_format, watch_answer
+from inference.vllm.head import head_folder
+from inference.vllm.settings import split_settings
+from specexit.checkpoint import has_signals, load_metadata
 from specexit.contracts import Contract, ContractError, contract
 from specexit.contracts.limits import check_size
 from specexit.errors import SpecExitError
+from specexit.think import ThinkFormat
 
 KEY = "contract"
 STOP_REASON = "contract:"
 _MARK = "_specexit_contract_stop"
+_THINK_SET = "_specexit_think_set"
 _SHOWN = 200  # characters of a refused value that the error repeats
 
 
@@ -103,12 +108,32 @@ def _wrap_validation(processor: Any) -> None:
     stock = processor._validate_params
 
     def validate_params(self: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
-        if getattr(params, "extra_args", None):
+        if (getattr(params, "extra_args", None) or {}).get(KEY) is not None:
             validate(params, has_tokenizer=self.tokenizer is not None)
+            if not hasattr(self, _THINK_SET):
+                setattr(self, _THINK_SET, True)
+                think = _think_of(self.vllm_config, self.tokenizer)
+                if think is not None:
+                    set_think_format(self.tokenizer, think)
         return stock(self, params, *args, **kwargs)
 
     setattr(validate_params, _MARK, True)
     processor._validate_params = validate_params
+
+
+def _think_of(vllm_config: Any, tokenizer: Any) -> ThinkFormat | None:
+    """The tags that the worker goes by: those of the server's settings, else of its head.
+
+    None where there is no head with signals; then the tokenizer says.
+    """
+    settings, _ = split_settings(vllm_config.additional_config)
+    if settings.think_start is not None:
+        return ThinkFormat.from_tokenizer(tokenizer, settings.think_start, settings.think_end)
+    try:
+        folder = head_folder(vllm_config)
+    except SpecExitError:
+        return None
+    return load_metadata(folder).think if has_signals(folder) else None
 
 
 def _wrap_detokenizer(module: Any) -> None:
