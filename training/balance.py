@@ -48,29 +48,52 @@ class Norms:
     token: Tensor
 
 
-def gradient_norms(
-    signal_gradients: Tensor,
-    signal_inputs: Tensor,
-    token_gradient: Tensor | None,
-    token_inputs: Tensor | None,
-    step: int,
-) -> Norms:
-    """Norms of the averaged per-task gradients.
+class GradientMeter:
+    """Adds up one step's per-task gradients over its micro batches.
 
     Args:
-        signal_gradients: `[3, N, D]`, dL_i/dz of the unweighted losses.
-        signal_inputs: `[N, F]`, what the projection read.
-        token_gradient, token_inputs: `[M, H]`, `[M, F]` of `fc`; None without a token loss.
+        step: number of the step, the seed of the sketch.
     """
-    per_task = torch.einsum("ind,nf->idf", signal_gradients.float(), signal_inputs.float())
-    parts = [per_task.flatten()]
-    if token_gradient is not None and token_inputs is not None:
-        parts.append(sketch(token_gradient, token_inputs, step).flatten())
-    size = per_task.numel()
-    both = mean_over_processes(torch.cat(parts))
-    signals = both[:size].view(3, -1).norm(dim=1)
-    token = both[size:].norm() if len(parts) == 2 else signals.mean()
-    return Norms(signals.cpu(), token.cpu())
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self._signals: Tensor | None = None
+        self._token: Tensor | None = None
+
+    def add(
+        self,
+        signal_gradients: Tensor,
+        signal_inputs: Tensor,
+        token_gradient: Tensor | None,
+        token_inputs: Tensor | None,
+    ) -> None:
+        """Take in a micro batch.
+
+        Args:
+            signal_gradients: `[3, N, D]`, dL_i/dz of the unweighted losses.
+            signal_inputs: `[N, F]`, what the projection read.
+            token_gradient, token_inputs: `[M, H]`, `[M, F]` of `fc`; None without a token loss.
+        """
+        signals = torch.einsum("ind,nf->idf", signal_gradients.float(), signal_inputs.float())
+        self._signals = signals if self._signals is None else self._signals + signals
+        if token_gradient is not None and token_inputs is not None:
+            token = sketch(token_gradient, token_inputs, self.step)
+            self._token = token if self._token is None else self._token + token
+
+    def norms(self) -> Norms:
+        """Norms of the gradients averaged over processes; one all-reduce.
+
+        Without a token loss the signals are compared with their own geometric mean.
+        """
+        assert self._signals is not None, "nothing was added"
+        parts = [self._signals.flatten()]
+        if self._token is not None:
+            parts.append(self._token.flatten())
+        both = mean_over_processes(torch.cat(parts))
+        size = self._signals.numel()
+        signals = both[:size].view(3, -1).norm(dim=1)
+        token = both[size:].norm() if len(parts) == 2 else signals.log().mean().exp()
+        return Norms(signals.cpu(), token.cpu())
 
 
 class Balancer(nn.Module):

@@ -38,7 +38,7 @@ def train_head(argv: list[str]) -> int:
         out=True,
     )
     p.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in DIR")
-    args = p.parse_args(argv)
+    args = p.parse_intermixed_args(argv)
     set_verbosity(args)
     config = load(TrainConfig, args.config, args.overrides)
     return _train(config, args.out, resume=args.resume, quiet=args.quiet, argv=argv)
@@ -56,7 +56,7 @@ def train_signals(argv: list[str]) -> int:
     )
     p.add_argument("--draft", metavar="HEAD", required=True, help="trained or published head")
     p.add_argument("--kind", choices=("linear", "mlp", "memory"), default="memory")
-    args = p.parse_args(argv)
+    args = p.parse_intermixed_args(argv)
     set_verbosity(args)
     overrides = [
         *args.overrides,

@@ -143,8 +143,10 @@ class OptimSettings(Settings):
 class BatchSettings(Settings):
     """Packing."""
 
-    max_length: int = Field(1024, ge=8)
-    """Tokens of a packed row; longer traces are cut off."""
+    row_length: int = Field(1024, ge=8)
+    """Tokens of a packed row. A longer trace has a row of its own."""
+    max_length: int = Field(16384, ge=8)
+    """Longer traces are cut off here."""
     rows: int = Field(8, ge=1)
     """Rows of one optimiser step, over all processes and accumulation steps."""
     accumulation: int = Field(1, ge=1)
@@ -162,7 +164,8 @@ class FeatureSettings(Settings):
     folder: str | None = None
     """Folder of the stored features."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Dtype that the target runs in; auto: its config's."""
+    """Dtype that the target runs in; auto: its config's, on a CPU float32 (bfloat16 has no fast
+    kernels on many of them)."""
 
     @model_validator(mode="after")
     def _check(self) -> FeatureSettings:

@@ -29,12 +29,19 @@ def make_accelerator(config: TrainConfig) -> Any:
         _keep_deepspeed_from_compiling()
     launched = int(os.environ.get("WORLD_SIZE", "1")) > 1
     handlers = [] if has_gpu or not launched else [InitProcessGroupKwargs(backend="gloo")]
-    return Accelerator(
+    accelerator = Accelerator(
         kwargs_handlers=handlers,
         mixed_precision="no",  # parameters stay fp32; the model autocasts its own compute
         gradient_accumulation_steps=config.batch.accumulation,
         log_with="wandb" if config.tracker == "wandb" else None,
     )
+    if getattr(accelerator.state, "deepspeed_plugin", None) is not None:
+        # accelerate tells transformers about ZeRO-3 whatever zero3_init_flag says; transformers
+        # would then shard the frozen target, whose embedding and head we read directly
+        from transformers.integrations import unset_hf_deepspeed_config
+
+        unset_hf_deepspeed_config()
+    return accelerator
 
 
 def _keep_deepspeed_from_compiling() -> None:
@@ -99,7 +106,7 @@ def check_launch(config: TrainConfig, accelerator: Any) -> str:
 def check_wrapper(name: str, model: Any) -> None:
     """The prepared model must be what the engine's name says."""
     expected = {
-        "single": "TrainModel",
+        "single": "DraftModel",
         "ddp": "DistributedDataParallel",
     }.get(name, "DeepSpeedEngine")
     if type(model).__name__ != expected:

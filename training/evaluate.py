@@ -84,7 +84,8 @@ def evaluate_head(
     traces = list(read_traces(data, split, kept_only=True))[:limit]
     if not traces:
         raise ConfigError(f"data: {data} has no kept trace in split {split}")
-    model = OnlineTarget(path, draft.config.aux_layer_ids, device=device)
+    dtype = torch.float32 if torch.device(device).type == "cpu" else None
+    model = OnlineTarget(path, draft.config.aux_layer_ids, dtype=dtype, device=device)
     draft.to(device).bind_embedding(model.embedding)
     examples = _examples(traces)
     kept = compute_features(model, examples, device=device, progress=progress)

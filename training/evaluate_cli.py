@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
     p.add_argument("--split", choices=("train", "calibration", "test"), default="test")
     p.add_argument("--k", type=int, default=3, help="drafts in one verification step")
     p.add_argument("--limit", type=int, help="use only so many traces")
-    args = p.parse_args(argv)
+    args = p.parse_intermixed_args(argv)
     set_verbosity(args)
     from training.evaluate import evaluate_head
 

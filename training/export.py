@@ -7,8 +7,8 @@ from typing import Any
 
 from specexit.checkpoint import HeadMetadata, save_signal_head
 from specexit.provenance import write_provenance
-from training.model import StandardisedSignals
 from training.setup import Run
+from training.signals import StandardisedSignals
 
 
 def export_head(

@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
     p.add_argument("--dtype", choices=_DTYPES, default="keep", help="of the stored states")
     p.add_argument("--shard", default="0/1", metavar="i/n", help="write every n-th trace")
     p.add_argument("--yes", action="store_true", help="write even if the disk looks too small")
-    args = p.parse_args(argv)
+    args = p.parse_intermixed_args(argv)
     set_verbosity(args)
     written = write_features(
         Path(args.out),

@@ -35,7 +35,7 @@ def check(argv: list[str]) -> int:
     )
     p.add_argument("head", metavar="HEAD")
     p.add_argument("--target", help="folder or name of the target to compare with")
-    args = p.parse_args(argv)
+    args = p.parse_intermixed_args(argv)
     set_verbosity(args)
     facts = describe(Path(args.head), args.target)
     for name, value in facts.items():
@@ -103,7 +103,7 @@ def export(argv: list[str]) -> int:
         help="fused: signal rows inside fc.weight, as other implementations store them",
     )
     p.add_argument("--dtype", choices=("keep", "float32", "bfloat16"), default="keep")
-    args = p.parse_args(argv)
+    args = p.parse_intermixed_args(argv)
     set_verbosity(args)
     from training.fused import copy_head, write_fused
 
@@ -126,7 +126,7 @@ def import_(argv: list[str]) -> int:
     )
     p.add_argument("head", metavar="SOURCE")
     p.add_argument("--target", default="tiny", help="the head's target (for a fused head)")
-    args = p.parse_args(argv)
+    args = p.parse_intermixed_args(argv)
     set_verbosity(args)
     from training.fused import copy_head, is_fused, read_fused
 

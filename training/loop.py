@@ -16,15 +16,16 @@ from tqdm import tqdm
 
 from specexit.errors import SpecExitError
 from specexit.files import write_json
-from training.balance import TASKS, Balancer, gradient_norms
+from training.balance import TASKS, GradientMeter
 from training.batch import Batch, collate
 from training.config import TrainConfig
 from training.engine import check_wrapper
 from training.examples import Example, signal_weights
-from training.model import Counts, StandardisedSignals, StepOutput, TrainModel
+from training.model import Counts, DraftModel
 from training.optimiser import GroupClippedAdamW, learning_rate
 from training.packing import epoch_batches, share
 from training.setup import Run
+from training.signals import SignalTrainer, StandardisedSignals
 
 log = logging.getLogger(__name__)
 
@@ -65,19 +66,17 @@ class Trainer:
         config = run.config
         self.config: TrainConfig = config
         torch.manual_seed(config.seed)
-        self.model = TrainModel(
-            run.draft,
-            signals,
-            config.token,
-            freeze_draft=config.draft.freeze,
-            bf16=config.precision == "bf16",
-        )
-        self.balancer = Balancer(config.balance).to(accelerator.device)
+        self.model = DraftModel(run.draft, config.token, bf16=config.precision == "bf16")
+        self.signals: SignalTrainer | None = None
+        if signals is not None:
+            self.signals = SignalTrainer(
+                signals, config.signals, config.balance, config.optim, accelerator.device
+            )
+        o = config.optim
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        draft = {"name": "draft", "params": parameters, "weight_decay": o.weight_decay}
         self.optimiser = GroupClippedAdamW(
-            self._groups(),
-            lr=config.optim.lr,
-            betas=config.optim.betas,
-            sharded=engine.startswith("zero"),
+            [draft | {"clip": o.clip}], lr=o.lr, betas=o.betas, sharded=engine.startswith("zero")
         )
         self._configure_deepspeed()
         self.wrapped, self.prepared = accelerator.prepare(self.model, self.optimiser)
@@ -89,7 +88,6 @@ class Trainer:
         if config.optim.max_steps is not None:
             self.total = min(self.total, config.optim.max_steps)
         self.step = 0
-        self.gathered_signals: StandardisedSignals | None = None
 
     # -- the plan -------------------------------------------------------------------------------
 
@@ -97,7 +95,7 @@ class Trainer:
         batch = self.config.batch
         return epoch_batches(
             lengths,
-            capacity=batch.max_length,
+            capacity=batch.row_length,
             rows=batch.rows,
             seed=self.config.seed,
             epoch=epoch,
@@ -128,11 +126,13 @@ class Trainer:
         return Counts(tuple(tokens), weight)
 
     def _signal_weight(self, example: Example) -> float:
-        if example.thinking is None or self.model.signals is None:
+        if example.thinking is None or self.signals is None:
             return 0.0
-        settings = self.config.signals
-        only = self.model.signals.head.kind == "memory"
-        return float(signal_weights(example.thinking, settings.boundary_weight, only).sum())
+        weight = self.config.signals.boundary_weight
+        return float(signal_weights(example.thinking, weight, self._reads_boundaries()).sum())
+
+    def _reads_boundaries(self) -> bool:
+        return self.signals is not None and self.signals.signals.head.kind == "memory"
 
     # -- one step -------------------------------------------------------------------------------
 
@@ -171,75 +171,57 @@ class Trainer:
         counts = self.counts(step.rows)
         parts = share(step.rows, world * micro)
         mine = parts[accelerator.process_index * micro : (accelerator.process_index + 1) * micro]
-        self._set_learning_rate(step.number)
         torch.manual_seed((config.seed << 20) + step.number * world + accelerator.process_index)
+        self.prepared.param_groups[0]["lr"] = self._learning_rate(step.number, config.optim.lr)
+        signals = self.signals
+        meter = None
+        if signals is not None and signals.measures_at(step.number):
+            meter = GradientMeter(step.number)
         sums = torch.zeros(4 + 2 * config.token.ttt_steps, device=accelerator.device)
         for rows in mine:
             batch = self._collate(rows)
             states = self.run.source.states(batch)
             with accelerator.accumulate(self.wrapped):
                 out = self.wrapped(batch, states, counts)
-                total, measured = self._combine(out)
                 # gradients are averaged over processes and micro batches, while the losses are
                 # already divided by global counts: undo that average
-                accelerator.backward(total * world * micro)
-                self._stop_if_bad(total, step, rows)
-                if measured is not None:
-                    self._measure(out, measured, step.number, world * micro)
+                accelerator.backward(out.loss * world * micro)
                 self.prepared.step()
                 self.prepared.zero_grad()
-            sums[0] += out.token.detach()
-            sums[1:4] += out.signals.detach()
+            sums[0] += out.loss.detach()
+            if signals is not None:
+                losses, gradients, inputs = signals.backward(
+                    batch, out.thinking, counts.signals, meter is not None
+                )
+                if meter is not None:
+                    self._measure(meter, gradients * world, inputs)
+                sums[1:4] += losses
             sums[4:] += torch.cat([out.per_step, out.matches])
         sums = accelerator.reduce(sums, "sum")
+        self._stop_if_bad(sums, step)
+        if signals is not None:
+            signals.step(self._learning_rate(step.number, config.signals.lr), meter)
         return self._record(step, sums)
 
     def _collate(self, rows: list[list[int]]) -> Batch:
-        signals = self.model.signals
         return collate(
             self.run.examples,
             rows,
             boundary_weight=self.config.signals.boundary_weight,
-            boundaries_only=signals is not None and signals.head.kind == "memory",
+            boundaries_only=self._reads_boundaries(),
         ).to(self.accelerator.device)
 
-    def _combine(self, out: StepOutput) -> tuple[Tensor, Tensor | None]:
-        """The loss to differentiate, and `dL_i/dz [3, S, D]` when the norms are due."""
-        if self.model.signals is None:
-            return out.token, None
-        scale = out.signals.new_tensor(self.config.balance.loss_scale)
-        losses = out.signals * scale
-        measured = None
-        if self.step % self.config.balance.every == 0 and self.config.balance.mode != "uncertainty":
-            if out.z.requires_grad and len(out.z):
-                measured = torch.stack(
-                    [torch.autograd.grad(one, out.z, retain_graph=True)[0] for one in losses]
-                )
-            else:
-                measured = out.z.new_zeros(3, *out.z.shape)
-        return out.token + self.balancer.combine(losses), measured
+    def _measure(self, meter: GradientMeter, signals: Tensor, inputs: Tensor) -> None:
+        """Add a micro batch's gradients, after its backward pass."""
+        gradient, read = self.model.fc_gradient, self.model.fc_inputs
+        if gradient is not None and read is not None:
+            # this gradient holds the factor `world` of the loss already
+            gradient, read = gradient.flatten(0, 1), read.flatten(0, 1)
+        meter.add(signals, inputs, gradient, read)
+        self.model.fc_gradient = self.model.fc_inputs = None
 
-    def _measure(self, out: StepOutput, signals: Tensor, step: int, factor: int) -> None:
-        model = self.model
-        token_gradient, token_inputs = model.fc_gradient, model.fc_inputs
-        if token_gradient is not None and token_inputs is not None:
-            token_gradient = token_gradient.flatten(0, 1)
-            token_inputs = token_inputs.flatten(0, 1)
-        inputs = out.signal_inputs
-        if signals.shape[1] == 0:
-            width = model.signals.head.projection.in_features  # type: ignore[union-attr]
-            rows = model.signals.head.rows  # type: ignore[union-attr]
-            inputs, signals = inputs.new_zeros(0, width), signals.new_zeros(3, 0, rows)
-        world = self.accelerator.num_processes
-        norms = gradient_norms(signals * world, inputs, token_gradient, token_inputs, step)
-        norms.token = norms.token / (factor / world) if token_gradient is not None else norms.token
-        self.balancer.update(norms)
-        model.fc_gradient = model.fc_inputs = None
-
-    def _stop_if_bad(self, total: Tensor, step: Step, rows: list[list[int]]) -> None:
-        bad = (~torch.isfinite(total.detach())).float().reshape(1)
-        bad = self.accelerator.reduce(bad, "sum")
-        if not bool(bad.any()):
+    def _stop_if_bad(self, sums: Tensor, step: Step) -> None:
+        if bool(torch.isfinite(sums).all()):
             return
         ids = [self.run.examples[i].id for row in step.rows for i in row]
         path = self.out / "bad_batch.json"
@@ -251,38 +233,15 @@ class Trainer:
             f"({self.config.optim.lr})"
         )
 
-    def _set_learning_rate(self, step: int) -> None:
-        o, s = self.config.optim, self.config.signals
-        peaks = {"draft": o.lr, "signals": s.lr, "balance": s.lr}
-        for group in self.prepared.param_groups:
-            group["lr"] = learning_rate(
-                step,
-                total=self.total,
-                warmup=o.warmup_steps,
-                peak=peaks[group["name"]],
-                floor_ratio=o.min_lr_ratio,
-            )
-
-    def _groups(self) -> list[dict[str, Any]]:
-        o, s = self.config.optim, self.config.signals
-        draft = [p for p in self.model.draft.parameters() if p.requires_grad]
-        groups: list[dict[str, Any]] = []
-        if draft:
-            groups.append(
-                {"name": "draft", "params": draft, "weight_decay": o.weight_decay, "clip": o.clip}
-            )
-        if self.model.signals is not None:
-            parameters = list(self.model.signals.head.parameters())
-            decay = s.weight_decay
-            groups.append(
-                {"name": "signals", "params": parameters, "weight_decay": decay, "clip": o.clip}
-            )
-        if list(self.balancer.parameters()):
-            learned = list(self.balancer.parameters())
-            groups.append(
-                {"name": "balance", "params": learned, "weight_decay": 0.0, "clip": o.clip}
-            )
-        return groups
+    def _learning_rate(self, step: int, peak: float) -> float:
+        o = self.config.optim
+        return learning_rate(
+            step,
+            total=self.total,
+            warmup=o.warmup_steps,
+            peak=peak,
+            floor_ratio=o.min_lr_ratio,
+        )
 
     def _configure_deepspeed(self) -> None:
         plugin = getattr(self.accelerator.state, "deepspeed_plugin", None)
@@ -308,11 +267,13 @@ class Trainer:
         record |= {f"loss_{n}": v for n, v in zip(TASKS, values[1:4], strict=True)}
         record |= {f"loss_token_{k}": values[4 + k] for k in range(steps)}
         record |= {f"match_{k}": values[4 + steps + k] for k in range(steps)}
-        if self.model.signals is not None:
-            record |= self.balancer.report()
-        norms = self.optimiser.last_norms
-        record |= {f"clip_norm_{name}": value for name, value in norms.items()}
-        record |= {f"lr_{g['name']}": g["lr"] for g in self.prepared.param_groups}
+        record |= {f"clip_norm_{n}": v for n, v in self.optimiser.last_norms.items()}
+        record["lr_draft"] = self.prepared.param_groups[0]["lr"]
+        if self.signals is not None:
+            record |= self.signals.balancer.report()
+            norms = self.signals.optimiser.last_norms
+            record |= {f"clip_norm_{n}": v for n, v in norms.items()}
+            record["lr_signals"] = self.signals.optimiser.param_groups[0]["lr"]
         return record
 
     def write_log(self, record: dict[str, float]) -> None:

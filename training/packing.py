@@ -45,13 +45,20 @@ def epoch_batches(
 ) -> list[list[list[int]]]:
     """Global batches of an epoch: each a list of `rows` packed rows (the last one may have fewer).
 
-    The same for every process and every world size.
+    A sequence longer than `capacity` has a row of its own. Rows of a batch have similar lengths,
+    so little of it is padding. The same for every process and every world size.
     """
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
     order = torch.randperm(len(lengths), generator=generator).tolist()
-    packed = pack(lengths, order, capacity)
-    shuffled = [packed[i] for i in torch.randperm(len(packed), generator=generator).tolist()]
-    return [shuffled[i : i + rows] for i in range(0, len(shuffled), rows)]
+    short = [i for i in order if lengths[i] <= capacity]
+    packed = pack(lengths, short, capacity) + [[i] for i in order if lengths[i] > capacity]
+    packed = [packed[i] for i in torch.randperm(len(packed), generator=generator).tolist()]
+    batches: list[list[list[int]]] = []
+    window = 16 * rows
+    for begin in range(0, len(packed), window):
+        part = sorted(packed[begin : begin + window], key=lambda r: sum(lengths[i] for i in r))
+        batches += [part[i : i + rows] for i in range(0, len(part), rows)]
+    return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
 
 
 def share(batch: Sequence[list[int]], parts: int) -> list[list[list[int]]]:

@@ -21,8 +21,8 @@ from training.balance import Balancer, Norms
 from training.config import BalanceSettings, SignalSettings
 from training.examples import Thinking, signal_weights
 from training.losses import signal_losses
-from training.model import StandardisedSignals
 from training.optimiser import learning_rate
+from training.signals import StandardisedSignals
 
 log = logging.getLogger(__name__)
 _VALIDATION_SHARE = 0.1

@@ -3,6 +3,7 @@
     OUT/checkpoints/step-000200/trainer.json            step, engine, world size, config
                                 model.safetensors       parameters (single process, DDP)
                                 optimiser.safetensors   AdamW's moments (single process, DDP)
+                                signals*.safetensors    signal head, its moments, balancer
                                 engine/                 DeepSpeed's own shards (ZeRO)
 
 Data order, dropout and learning rate are functions of the seed and the step, so these are enough
@@ -48,9 +49,13 @@ def save_checkpoint(trainer: Trainer) -> Path:
     if accelerator.is_main_process:
         try:
             if not trainer.engine.startswith("zero"):
-                _save(partial / "model.safetensors", _parameters(trainer))
-                _save(partial / "optimiser.safetensors", _moments(trainer))
-            _save(partial / "balancer.safetensors", dict(trainer.balancer.state_dict()))
+                _save(partial / "model.safetensors", dict(trainer.model.state_dict()))
+                _save(partial / "optimiser.safetensors", _moments(trainer.optimiser))
+            if trainer.signals is not None:
+                part = trainer.signals
+                _save(partial / "signals.safetensors", dict(part.signals.state_dict()))
+                _save(partial / "signals-optimiser.safetensors", _moments(part.optimiser))
+                _save(partial / "balancer.safetensors", dict(part.balancer.state_dict()))
             write_json(partial / "trainer.json", _facts(trainer))
             shutil.rmtree(final, ignore_errors=True)
             partial.rename(final)
@@ -84,42 +89,25 @@ def load_newest(trainer: Trainer) -> bool:
     if trainer.engine.startswith("zero"):
         trainer.wrapped.load_checkpoint(str(folder), tag="engine")
     else:
-        _load_parameters(trainer, load_file(str(folder / "model.safetensors")))
-        _load_moments(trainer, load_file(str(folder / "optimiser.safetensors")))
-    trainer.balancer.load_state_dict(load_file(str(folder / "balancer.safetensors")))
+        trainer.model.load_state_dict(load_file(str(folder / "model.safetensors")))
+        _load_moments(trainer.optimiser, load_file(str(folder / "optimiser.safetensors")))
+    if trainer.signals is not None:
+        part = trainer.signals
+        part.signals.load_state_dict(load_file(str(folder / "signals.safetensors")))
+        _load_moments(part.optimiser, load_file(str(folder / "signals-optimiser.safetensors")))
+        part.balancer.load_state_dict(load_file(str(folder / "balancer.safetensors")))
     trainer.step = facts["step"]
     log.info("going on from step %d (%s)", trainer.step, folder)
     return True
 
 
 def load_gathered(trainer: Trainer, state: dict[str, Tensor]) -> None:
-    """Put the full parameters of ZeRO-3 into plain modules for export."""
+    """Put the full parameters of ZeRO-3 into a plain draft for export."""
     from specexit.heads.eagle3 import Eagle3Head
-    from training.model import StandardisedSignals
 
     draft = Eagle3Head(trainer.run.draft.config)
-    draft.load_state_dict(_under(state, "draft."))
+    draft.load_state_dict({n.removeprefix("draft."): t.detach().cpu() for n, t in state.items()})
     trainer.run.draft = draft
-    signals = trainer.model.signals
-    if signals is not None:
-        from specexit.heads.signal import SignalHead
-
-        old = signals.head
-        head = SignalHead(
-            old.kind,
-            len(signals.mean),
-            rows=old.rows,
-            readout_size=trainer.config.signals.readout_size,
-        )
-        whole = StandardisedSignals(head, trainer.config.signals.dropout)
-        whole.load_state_dict(_under(state, "signals."))
-        trainer.gathered_signals = whole
-
-
-def _under(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {
-        n.removeprefix(prefix): t.detach().cpu() for n, t in state.items() if n.startswith(prefix)
-    }
 
 
 def _facts(trainer: Trainer) -> dict[str, Any]:
@@ -153,17 +141,9 @@ def _save(path: Path, tensors: dict[str, Tensor]) -> None:
         save_file(kept, str(temporary))
 
 
-def _parameters(trainer: Trainer) -> dict[str, Tensor]:
-    return {n: t.detach().clone() for n, t in trainer.model.state_dict().items()}
-
-
-def _load_parameters(trainer: Trainer, tensors: dict[str, Tensor]) -> None:
-    trainer.model.load_state_dict(tensors)
-
-
-def _moments(trainer: Trainer) -> dict[str, Tensor]:
+def _moments(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
     """AdamW's state by parameter number: `<n>.<name>`."""
-    state = trainer.optimiser.state_dict()["state"]
+    state = optimiser.state_dict()["state"]
     return {
         f"{number}.{name}": torch.as_tensor(value).clone()
         for number, entries in state.items()
@@ -171,10 +151,10 @@ def _moments(trainer: Trainer) -> dict[str, Tensor]:
     }
 
 
-def _load_moments(trainer: Trainer, tensors: dict[str, Tensor]) -> None:
-    state = trainer.optimiser.state_dict()
+def _load_moments(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
     entries: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         number, name = key.split(".", 1)
         entries.setdefault(int(number), {})[name] = value
-    trainer.optimiser.load_state_dict({"state": entries, "param_groups": state["param_groups"]})
+    groups = optimiser.state_dict()["param_groups"]
+    optimiser.load_state_dict({"state": entries, "param_groups": groups})

@@ -14,9 +14,9 @@ from training.engine import check_launch, make_accelerator
 from training.export import export_head
 from training.loop import Trainer
 from training.memory import KeptFeatures, compute_features
-from training.model import StandardisedSignals
 from training.refine import ThinkingFeatures, new_signals, refine_signals
 from training.setup import Run, prepare
+from training.signals import StandardisedSignals
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,6 @@ def train(
             load_newest(trainer)
         trainer.train(progress=shown)
         _gather(trainer)
-        signals = trainer.gathered_signals or signals
     heads: dict[Kind, StandardisedSignals | None] = {}
     if accelerator.is_main_process:
         heads = _refine(config, kinds, signals, items, out, shown)

@@ -57,7 +57,7 @@ def prepare(config: TrainConfig, device: torch.device, *, progress: bool = True)
     text = target_config.get_text_config()
     check_ids(examples, text.vocab_size)
     draft = _draft(config, target_config)
-    dtype = None if config.features.dtype == "auto" else getattr(torch, config.features.dtype)
+    dtype = _feature_dtype(config, device)
     target = OnlineTarget(path, draft.config.aux_layer_ids, dtype=dtype, device=device)
     facts = target_facts(path, target_config)
     coverage = _vocabulary(config, draft, examples, target, think)
@@ -127,6 +127,12 @@ def _target_config(path: str) -> Any:
     from transformers import AutoConfig
 
     return AutoConfig.from_pretrained(path)
+
+
+def _feature_dtype(config: TrainConfig, device: torch.device) -> torch.dtype | None:
+    if config.features.dtype != "auto":
+        return getattr(torch, config.features.dtype)
+    return torch.float32 if device.type == "cpu" else None
 
 
 def _draft(config: TrainConfig, target_config: Any) -> Eagle3Head:

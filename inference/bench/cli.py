@@ -14,7 +14,7 @@ BENCHES: dict[str, tuple[str, str]] = {
     "overhead": ("inference.bench.overhead", "what a step costs more than in stock vLLM"),
     "soak": ("inference.bench.soak", "thousands of mixed requests: wrong, leaked, memory"),
     "replay": ("inference.study.bench_replay", "how fast policies are evaluated on a table"),
-    "training": ("training.bench", "training steps a second, memory"),
+    "train": ("training.bench", "training speed with and without signals, packed and not"),
     "committer": ("specexit.ace.bench", "cost of a contract for each token"),
 }
 

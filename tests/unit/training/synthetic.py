@@ -106,7 +106,7 @@ def config(data: Path, target: Path, **sections: Any) -> TrainConfig:
         "draft": {"aux_layer_ids": [1, 2, 4]},
         "signals": {"heads": ["memory"], "rows": 8, "readout_size": 16, "refine_epochs": 0},
         "optim": {"epochs": 1, "warmup_steps": 2},
-        "batch": {"max_length": 96, "rows": 4},
+        "batch": {"row_length": 96, "rows": 4},
         "log_every": 1,
     }
     for name, value in sections.items():

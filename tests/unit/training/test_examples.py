@@ -98,7 +98,7 @@ def test_missing_labels_are_an_error() -> None:
 
 
 @given(
-    lengths=st.lists(st.integers(1, 20), min_size=1, max_size=40),
+    lengths=st.lists(st.integers(1, 25), min_size=1, max_size=40),
     rows=st.sampled_from([2, 4, 8]),
     epoch=st.integers(0, 3),
 )
@@ -106,7 +106,7 @@ def test_every_sequence_is_packed_once_and_fits(lengths: list[int], rows: int, e
     batches = epoch_batches(lengths, capacity=20, rows=rows, seed=1, epoch=epoch)
     packed = [row for batch in batches for row in batch]
     assert sorted(i for row in packed for i in row) == list(range(len(lengths)))
-    assert all(sum(lengths[i] for i in row) <= 20 for row in packed)
+    assert all(sum(lengths[i] for i in row) <= 20 or len(row) == 1 for row in packed)
     for batch in batches:
         dealt = share(batch, 2)
         assert sorted(map(tuple, dealt[0] + dealt[1])) == sorted(map(tuple, batch))

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.balance import Balancer, Norms, gradient_norms, sketch
+from training.balance import Balancer, GradientMeter, Norms, sketch
 from training.config import BalanceSettings
 from training.losses import signal_losses, token_loss
 from training.optimiser import GroupClippedAdamW, learning_rate
@@ -55,7 +55,10 @@ def test_signal_norms_are_those_of_the_projection_gradient() -> None:
     z = projection(inputs)
     losses = [(z[:, i] ** 2).sum() + z[:, 3].sum() * i for i in range(3)]
     gradients = torch.stack([torch.autograd.grad(x, z, retain_graph=True)[0] for x in losses])
-    found = gradient_norms(gradients, inputs, None, None, 0).signals
+    meter = GradientMeter(0)
+    for part in (slice(0, 4), slice(4, 9)):  # two micro batches
+        meter.add(gradients[:, part], inputs[part], None, None)
+    found = meter.norms().signals
     for i, loss in enumerate(losses):
         (exact,) = torch.autograd.grad(loss, projection.weight, retain_graph=True)
         assert float(found[i]) == pytest.approx(float(exact.norm()), rel=1e-5)
@@ -85,7 +88,8 @@ def test_gradient_mode_holds_the_ratio_when_one_loss_is_scaled(
             },
         )
         trainer.train(progress=False)
-        norms, weights = trainer.balancer.norms, trainer.balancer.weights
+        balancer = trainer.signals.balancer
+        norms, weights = balancer.norms, balancer.weights
         return (weights * norms[1:] / norms[0]).tolist()
 
     balanced = ratios("gradient")
@@ -97,7 +101,7 @@ def test_gradient_mode_holds_the_ratio_when_one_loss_is_scaled(
 def test_uncertainty_learns_its_weights(make_trainer: MakeTrainer) -> None:
     trainer = make_trainer(balance={"mode": "uncertainty"}, optim={"epochs": 2})
     trainer.train(progress=False)
-    assert trainer.balancer.log_variance.abs().min() > 0
+    assert trainer.signals.balancer.log_variance.abs().min() > 0
 
 
 def test_each_group_is_clipped_by_its_own_norm() -> None:
