@@ -7,6 +7,7 @@ want: any wrong row, state or KV entry shows in the next tokens.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,15 @@ from specexit.policy import ExitPolicy
 CHARACTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJ0123456789+-*/=().,:?!{}[]\"'_"
 SPECIAL = ["<pad>", "<eos>", "<think>", "</think>", ".\n\n", "\n", " ", "Wait", "\n\n"]
 VOCABULARY = [*SPECIAL, *CHARACTERS]
-EOS, START, END, SPLIT, NEWLINE = 1, 2, 3, 4, 5
+EOS, START, END, SPLIT, NEWLINE, BLANK = 1, 2, 3, 4, 5, 8
 H, LAYERS, AUX = 64, 6, (1, 3, 5)
+
+
+def ends_paragraph(ids: Sequence[int], i: int) -> bool:
+    """Whether token i of a text of this vocabulary ends a paragraph."""
+    if ids[i] in (SPLIT, BLANK):
+        return True
+    return i > 0 and ids[i] == NEWLINE and ids[i - 1] in (SPLIT, BLANK, NEWLINE)
 
 
 def make_tokenizer(folder: Path) -> None:
@@ -48,8 +56,10 @@ def make_tokenizer(folder: Path) -> None:
     tokenizer.save_pretrained(str(folder))
 
 
-def make_target(folder: Path, seed: int = 2, end_scale: float = 0.3) -> Path:
-    """Write the target; `end_scale` makes a natural think end rarer."""
+def make_target(
+    folder: Path, seed: int = 2, end_scale: float = 0.3, start_scale: float = 0.0
+) -> Path:
+    """Write the target; the scales say how often it closes and opens a thinking by itself."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     config = Qwen3Config(
@@ -72,7 +82,8 @@ def make_target(folder: Path, seed: int = 2, end_scale: float = 0.3) -> Path:
         model.model.embed_tokens.weight.normal_(0, 1)
         rows = model.lm_head.weight
         rows.normal_(0, 0.4)
-        rows[[0, EOS, START]] = 0
+        rows[[0, EOS]] = 0
+        rows[START] *= start_scale
         rows[END] *= end_scale
         rows[SPLIT] *= 1.5
         rows[len(VOCABULARY) - 6 :] = 0

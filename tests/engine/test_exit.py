@@ -21,7 +21,15 @@ from vllm import SamplingParams  # noqa: E402
 from vllm.exceptions import VLLMValidationError  # noqa: E402
 
 from tests.engine import oracle  # noqa: E402
-from tests.engine.chaos import AUX, END, NEWLINE, SPLIT, START, make_head  # noqa: E402
+from tests.engine.chaos import (  # noqa: E402
+    AUX,
+    END,
+    NEWLINE,
+    SPLIT,
+    START,
+    ends_paragraph,
+    make_head,
+)
 
 ORACLE = {
     "worker_cls": "tests.engine.oracle.OracleWorker",
@@ -87,7 +95,7 @@ def first_split(output: list[int], after: int) -> int | None:
     for i, token in enumerate(output):
         if token == END:
             return None
-        if token == SPLIT and i + 1 >= after:
+        if ends_paragraph(output, i) and i + 1 >= after:
             return i
     return None
 
@@ -148,7 +156,7 @@ def test_exit_is_exact_whatever_head_drafts_and_path(
         for output, record in zip(ids(outputs), records(outputs), strict=True):
             injected = record["injected"]
             assert len(injected) <= 1
-            assert all(output[p] == END and output[p - 1] == SPLIT for p in injected)
+            assert all(output[p] == END and ends_paragraph(output, p - 1) for p in injected)
     assert exits >= 10
 
 
@@ -197,7 +205,7 @@ def test_signals_equal_an_independent_transformers_computation(
         with torch.inference_mode():
             states = model(torch.tensor([[*prompt, *thinking]]), output_hidden_states=True)
             f = torch.cat([states.hidden_states[i] for i in AUX], -1)[0, len(prompt) :]
-            splits = torch.tensor([[t == SPLIT for t in thinking]])
+            splits = torch.tensor([[ends_paragraph(thinking, i) for i in range(len(thinking))]])
             signals = activate(head(head.project(f)[None], splits))[0]
         smoothed = signals[0]
         for s in signals[1:]:
@@ -337,9 +345,7 @@ def test_max_think_tokens_counts_exactly_with_drafts(
     hard = -(-budget * 11 // 10)
     outputs = main().generate(prompts, params({"signals": [], "max_think_tokens": budget}, 32))
     for output, base in zip(ids(outputs), stock, strict=True):
-        at = next(
-            (i for i, t in enumerate(base[:hard]) if t == SPLIT and i + 1 >= budget), hard - 1
-        )
+        at = next((i for i in range(hard) if ends_paragraph(base, i) and i + 1 >= budget), hard - 1)
         end = base.index(END) if END in base[: at + 1] else at + 1
         assert output.index(END) == end
         assert output[:end] == base[:end]
