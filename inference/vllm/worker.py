@@ -68,6 +68,20 @@ def mix_in(runner: Any, *, v2: bool) -> None:
     runner.__class__ = type(f"SpecExit{own.__name__}", (Mixin, own), {})
 
 
+REFUSED = (
+    # rank-dependent shares of the batch or of the hidden states
+    ("parallel_config", "enable_batch_sharded_sampling"),
+    ("parallel_config", "enable_dbo"),
+    # rows outside the sampled ones have no features
+    ("cache_config", "kv_sharing_fast_prefill"),
+    # the mask was taken for the token that the exit replaces
+    ("model_config", "return_sampling_mask"),
+    # rows of a request are found by its number of drafts on the host
+    ("speculative_config", "disable_padded_drafter_batch"),
+    ("speculative_config", "enable_adaptive_verification"),
+)
+
+
 def check_supported(vllm_config: Any) -> None:
     """Refuse configurations in which the exit would be silently wrong.
 
@@ -79,8 +93,6 @@ def check_supported(vllm_config: Any) -> None:
         value = getattr(parallel, name, 1)
         if value > 1:
             raise ConfigError(f"specexit: {name} {value} is not supported; set it to 1")
-    speculative = vllm_config.speculative_config
-    if speculative is not None and getattr(speculative, "disable_padded_drafter_batch", False):
-        raise ConfigError(
-            "specexit: disable_padded_drafter_batch true is not supported; leave it out"
-        )
+    for part, name in REFUSED:
+        if getattr(getattr(vllm_config, part, None), name, False):
+            raise ConfigError(f"specexit: {name} true is not supported; leave it out")

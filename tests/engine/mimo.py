@@ -86,7 +86,10 @@ def features(folder: Path, ids: list[int]) -> Tensor:
     tensors = load_file(str(folder / "model.safetensors"))
     model = Qwen2ForCausalLM(AutoConfig.from_pretrained(str(folder))).float().eval()
     model.load_state_dict({k: v for k, v in tensors.items() if ".mtp_layers." not in k})
-    hidden = model.model(torch.tensor([ids])).last_hidden_state[0]  # after the final norm
+    last: list[Tensor] = []  # vLLM's MiMo returns its states before the final norm
+    model.model.layers[-1].register_forward_hook(lambda _m, _i, out: last.append(out))
+    model.model(torch.tensor([ids]))
+    hidden = last[0][0]
     embeddings = tensors["model.embed_tokens.weight"][ids]
     layer = "model.mtp_layers.0."
     states = _rms(hidden, tensors[f"{layer}hidden_layernorm.weight"])
