@@ -34,7 +34,7 @@ KEY = "contract"
 STOP_REASON = "contract:"
 _MARK = "_specexit_contract_stop"
 _THINK_SET = "_specexit_think_set"
-_SHOWN = 200  # characters of a refused value that the error repeats
+_SHOWN = 400  # characters of a message, and of the refused value that it repeats
 
 
 def install() -> None:
@@ -63,6 +63,7 @@ def contract_of(params: Any) -> Contract | None:
     if spec is None:
         return None
     if isinstance(spec, str):
+        check_size(spec, KEY)
         return _parse(spec)
     if not isinstance(spec, dict):
         hint = "; give its .spec()" if isinstance(spec, Contract) else ""
@@ -86,10 +87,11 @@ def validate(params: Any, *, has_tokenizer: bool = True) -> None:
     try:
         wanted = contract_of(params)
     except ContractError as error:
-        value = repr(params.extra_args[KEY])
-        if len(value) > _SHOWN:
-            value = value[:_SHOWN] + "..."
-        raise VLLMValidationError(str(error), parameter=f"vllm_xargs.{KEY}", value=value) from None
+        raise VLLMValidationError(
+            _short(str(error)),
+            parameter=f"vllm_xargs.{KEY}",
+            value=_short(repr(params.extra_args[KEY])),
+        ) from None
     if wanted is not None and not (params.detokenize and has_tokenizer):
         cause = "skip_tokenizer_init" if params.detokenize else "detokenize=False"
         raise VLLMValidationError(
@@ -97,6 +99,10 @@ def validate(params: Any, *, has_tokenizer: bool = True) -> None:
             "leave one of the two out",
             parameter=f"vllm_xargs.{KEY}",
         )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 
 
 @lru_cache(maxsize=256)

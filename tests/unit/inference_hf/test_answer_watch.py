@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.answer_watch import AnswerWatch, TextWatch, watch_answer
+from inference.answer_watch import AnswerWatch, TextWatch, set_think_format, watch_answer
 from specexit.contracts import contract
 from specexit.think import ThinkFormat
 
@@ -150,3 +150,10 @@ def test_close_inside_the_thinking_accepts_nothing() -> None:
     watch = AnswerWatch(last, SINGLE, True)
     run(watch, plain(r"\boxed{2}"))
     assert watch.close() is None
+
+
+def test_configured_tags_win_over_the_vocabulary_s() -> None:
+    tokenizer = CharTokenizer()
+    set_think_format(tokenizer, ThinkFormat((ord("("),), (ord(")"),)))
+    watch = watch_answer(BOX, tokenizer, [ord("(")])
+    assert run(watch, [(ord(c), c) for c in r"\boxed{1})\boxed{2}"]) == r"\boxed{1})\boxed{2}"
