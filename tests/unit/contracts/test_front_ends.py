@@ -82,27 +82,30 @@ def test_skipped_ids_are_not_read(tokenizer):
     assert committer.tokens_kept == len(ids) + 1
 
 
-def test_forks_go_their_own_ways():
-    for name, text in (
-        ("boxed_integer", "\\boxed{1"),
-        ("choice", "The answer is"),
-        ("json", '{"a": [1'),
-        ("patch", "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a"),
-        ({"type": "report", "fields": ["Status"]}, "Status: do"),
-        ({"type": "final_tag", "contract": "boxed_integer"}, "<final>\\box"),
-        ({"type": "all_of", "contracts": ["boxed_integer", "choice"]}, "\\boxed{1} Answer:"),
-        ({"type": "boxed_integer", "evaluator": "last"}, "\\boxed{1} \\box"),
-    ):
-        one = Committer(name, thinking=False)
-        one.feed(text)
-        two = one.fork()
-        two.feed("X\n\nFINAL\n\n")
-        three = one.fork()
-        rest = ("2}", " B\n", "]}\n", "\n+b\nx", "ne\n", "ed{3}</final>", " B\n", "ed{4} ")
-        first = [c for c in (one.feed(r) for r in rest) if c] or [one.close()]
-        again = [c for c in (three.feed(r) for r in rest) if c] or [three.close()]
-        assert first == again
-        assert first[0] is not None
+@pytest.mark.parametrize(
+    ("spec", "text", "rest"),
+    [
+        ("boxed_integer", "\\boxed{1", "2}"),
+        ("choice", "The answer is", " B\n"),
+        ("json", '{"a": [1', "]}"),
+        ("patch", "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a", "\n+b\nx"),
+        ({"type": "report", "fields": ["Status"]}, "Status: do", "ne\n"),
+        ({"type": "final_tag", "contract": "boxed_integer"}, "<final>\\box", "ed{3}"),
+        ({"type": "all_of", "contracts": ["boxed_integer", "choice"]}, "\\boxed{1} A", "nswer: B."),
+        ({"type": "boxed_integer", "evaluator": "last"}, "\\boxed{1} \\box", "ed{4} "),
+        ("final_answer", "The answer is 1", "2."),
+    ],
+)
+def test_forks_go_their_own_ways(spec, text, rest):
+    one = Committer(spec, thinking=False)
+    assert one.feed(text) is None
+    other, later = one.fork(), one.fork()
+    other.feed("9]} X\n\n```\n<final>q")
+    first = one.feed(rest) or one.close()
+    assert first is not None
+    assert (later.feed(rest) or later.close()) == first
+    whole = Committer(spec, thinking=False)
+    assert (whole.feed(text + rest) or whole.close()) == first
 
 
 def test_states_are_told_apart():
