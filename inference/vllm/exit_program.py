@@ -91,7 +91,7 @@ def _tanh(x):
     return 2 * tl.sigmoid(2 * x) - 1
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["forced_width"])
 def exit_program(
     slots,
     inputs,

@@ -90,6 +90,13 @@ class Journal:
         self._changed: set[str] = set()
         self._reported = (0, 0)
 
+    def reset(self) -> None:
+        """Count from zero again."""
+        self.counters.clear()
+        self._stories.clear()
+        self._changed.clear()
+        self._reported = (0, 0)
+
     def open(self, request_id: str) -> None:
         """A request with SpecExit on has arrived."""
         self._stories[request_id] = Story()

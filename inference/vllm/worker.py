@@ -27,7 +27,7 @@ class SpecExitWorker(_Base):
     def compile_or_warm_up_model(self) -> Any:
         """Warm up as vLLM does; its made-up requests do not count."""
         result = super().compile_or_warm_up_model()
-        self.model_runner.specexit.journal.counters.clear()
+        self.model_runner.specexit.journal.reset()
         return result
 
     def specexit_stats(self) -> dict[str, Any]:
