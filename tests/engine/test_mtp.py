@@ -19,7 +19,8 @@ from vllm import SamplingParams  # noqa: E402
 from specexit.checkpoint import load_signal_head  # noqa: E402
 from specexit.heads.signal import activate  # noqa: E402
 from tests.engine import oracle  # noqa: E402
-from tests.engine.chaos import END, SPLIT, START  # noqa: E402
+from tests.engine.boundaries import boundaries  # noqa: E402
+from tests.engine.chaos import END, START  # noqa: E402
 from tests.engine.mimo import features, make_mimo  # noqa: E402
 
 LENGTH = 60
@@ -87,10 +88,10 @@ def signals(mimo: Path, ids: list[int]) -> Tensor:
 def boundary(prompt: list[int], output: list[int], after: int) -> int | None:
     """Index of the first generated boundary with at least so many thinking tokens up to it."""
     held = len(prompt) - prompt.index(START) - 1
-    for i, token in enumerate(output[:-1]):
-        if token == END:
+    for i in boundaries(prompt, output[:-1]):
+        if END in output[: i + 2]:
             return None
-        if token == SPLIT and held + i + 1 >= after and output[i + 1] != END:
+        if held + i + 1 >= after:
             return i
     return None
 

@@ -21,7 +21,8 @@ from vllm import SamplingParams  # noqa: E402
 
 from tests.conftest import ROOT  # noqa: E402
 from tests.engine import oracle  # noqa: E402
-from tests.engine.chaos import END, SPLIT, START  # noqa: E402
+from tests.engine.boundaries import boundaries  # noqa: E402
+from tests.engine.chaos import END, START  # noqa: E402
 from tests.engine.mimo import make_mimo  # noqa: E402
 
 LENGTH = 24
@@ -144,7 +145,7 @@ def jobs(
     for prompt, output in job["known"]:
         oracle.KNOWN.setdefault(tuple(prompt), []).append(output)
     v1 = {"worker_cls": "tests.engine.oracle.OracleWorker", **SCHEDULER}
-    main = engine(str(chaos / "target"), **{**both, **v1, "model": str(chaos / "target")})
+    main = engine(**{**both, **v1})
     answers = {n: run_v1(main, r) for n, r in (("exits", exits), ("decided", decided))}
     answers |= {"mixed": run_v1(main, mixed), "long": run_v1(main, long)}
     answers["mtp"] = run_v1(engine(**{**mtp, **v1}), decided)
@@ -218,9 +219,7 @@ def test_exit_follows_the_first_boundary_that_the_policy_allows(
     )
     for prompt, base, outcome, after in rows:
         held = len(prompt) - prompt.index(START) - 1
-        allowed = [
-            i for i, t in enumerate(base[: LENGTH - 1]) if t == SPLIT and held + i + 1 >= after
-        ]
+        allowed = [i for i in boundaries(prompt, base[: LENGTH - 1]) if held + i + 1 >= after]
         if not allowed or END in base[: allowed[0] + 2]:
             assert outcome["tokens"] == base[:LENGTH]
             continue
