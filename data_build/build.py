@@ -180,6 +180,8 @@ def _batch(
     summary = {
         "cost": asdict(cost),
         "engine": {name: after[name] - before.get(name, 0.0) for name in after},
+        "traces": len(built),
+        "dropped": sum(not one.trace.keep for one in built),
         "several_thinks": sum(one.several_thinks > 0 for one in built),
     }
     return [one.trace for one in built], summary

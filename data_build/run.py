@@ -84,14 +84,14 @@ def _in_workers(
 def _wait(
     workers: list[subprocess.Popen[bytes]], out: Path, settings: DataSettings, progress: bool
 ) -> None:
-    size = settings.batch_size
     total = sum(1 for _ in Reader(settings)) if progress else None
     with tqdm(total=total, unit="trace", disable=not progress, desc="data") as bar:
         while True:
             codes = [worker.poll() for worker in workers]
-            if total is not None:
-                done = min(total, size * len(list((out / "data").glob("*.parquet"))))
-                bar.update(done - bar.n)
+            if progress:
+                done = list(RunFolder(out).summaries())
+                bar.update(sum(summary["traces"] for summary in done) - bar.n)
+                bar.set_postfix(dropped=sum(summary["dropped"] for summary in done))
             failed = [code for code in codes if code]
             if failed:
                 raise SpecExitError(

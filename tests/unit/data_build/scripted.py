@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -134,7 +135,8 @@ def _handler(server: ScriptedServer) -> type[BaseHTTPRequestHandler]:
             fault = server.fault(server.number(body, dict(self.headers)), body)
             time.sleep(server.delay_s)
             if fault == "drop":
-                self.connection.close()
+                self.close_connection = True
+                self.connection.shutdown(socket.SHUT_RDWR)
             elif fault == "hang":
                 time.sleep(3)
             elif fault == "garbage":
