@@ -2,56 +2,67 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from vllm import SamplingParams
+from vllm.exceptions import VLLMValidationError
+from vllm.sampling_params import RequestOutputKind
 
 from inference.vllm.contract_stop import contract_of
 from specexit import tiny
 from specexit.committer import Committer
-from specexit.engine_env import base_engine_arguments, prepare_in_process_engine
-
-prepare_in_process_engine()
-
-from vllm import LLM, SamplingParams  # noqa: E402
-from vllm.exceptions import VLLMValidationError  # noqa: E402
-from vllm.sampling_params import RequestOutputKind  # noqa: E402
 
 BOX = {"contract": "boxed_integer"}
 MAX_TOKENS = 700
+REST = 60  # characters of the thinking that `prompts` leave to the model
 
 
 @pytest.fixture(scope="module")
-def llm() -> Any:
+def llm(engine: Any, tiny_path: Path) -> Any:
     """fp32, with n-gram drafts so that steps bring several tokens; the plug-in loads by itself."""
-    arguments = base_engine_arguments(str(tiny.model_path()), max_model_len=1024)
-    arguments["speculative_config"] = {
+    drafts = {
         "method": "ngram",
         "num_speculative_tokens": 4,
         "prompt_lookup_max": 3,
         "prompt_lookup_min": 2,
     }
-    return LLM(**arguments, dtype="float32", max_num_seqs=8)
+    return engine(str(tiny_path), max_model_len=1024, speculative_config=drafts)
 
 
 @pytest.fixture(scope="module")
-def prompts(llm: Any) -> list[str]:
+def whole(llm: Any) -> list[tuple[str, Any]]:
+    """Questions as prompts, and their full outputs without a contract."""
     tokenizer = llm.get_tokenizer()
-    return [
+    prompts = [
         tokenizer.apply_chat_template(
-            [{"role": "user", "content": item.question}],
+            [{"role": "user", "content": item["question"]}],
             add_generation_prompt=True,
             tokenize=False,
         )
-        for item in tiny.questions("test", 12, seed=3)
+        for item in tiny.questions("heldout", 8, seed=3)
+    ]
+    outputs = generate(llm, prompts)
+    assert sum("</think>" in o.text and "\\boxed{" in o.text for o in outputs) >= 6
+    return list(zip(prompts, outputs, strict=True))
+
+
+@pytest.fixture(scope="module")
+def prompts(whole: list[tuple[str, Any]]) -> list[str]:
+    """Prompts that end inside the thinking, shortly before its end: short outputs from here on."""
+    return [
+        prompt + output.text[: max(output.text.index("</think>") - REST, 0)]
+        for prompt, output in whole
+        if "</think>" in output.text
     ]
 
 
 @pytest.fixture(scope="module")
 def stock(llm: Any, prompts: list[str]) -> list[Any]:
-    """The same engine's outputs without a contract."""
+    """The same engine's outputs for `prompts` without a contract."""
     outputs = generate(llm, prompts)
-    assert sum("\\boxed{" in output.text for output in outputs) >= 8
+    assert sum("\\boxed{" in output.text for output in outputs) >= 6
     return outputs
 
 
@@ -67,7 +78,7 @@ def test_the_text_is_cut_where_the_committer_says(
 ) -> None:
     for full, cut in zip(stock, generate(llm, prompts, extra_args=BOX), strict=True):
         # The independent reading: the whole stock text, tags as text.
-        expected = Committer("boxed_integer").feed(full.text)
+        expected = Committer("boxed_integer", thinking=True).feed(full.text)
         if expected is None:
             assert cut.text == full.text
             assert cut.stop_reason is None
@@ -75,6 +86,16 @@ def test_the_text_is_cut_where_the_committer_says(
         assert cut.text == full.text[: expected.position]
         assert cut.finish_reason == "stop"
         assert cut.stop_reason == "contract:boxed_integer"
+
+
+def test_whole_thinkings_end_where_the_committer_says(
+    llm: Any, whole: list[tuple[str, Any]]
+) -> None:
+    outputs = generate(llm, [prompt for prompt, _ in whole], extra_args=BOX)
+    for (_, full), cut in zip(whole, outputs, strict=True):
+        expected = Committer("boxed_integer").feed(full.text)
+        position = len(full.text) if expected is None else expected.position
+        assert cut.text == full.text[:position]
 
 
 def test_token_ids_are_the_stock_ids_up_to_the_deciding_token(
@@ -104,24 +125,23 @@ def test_logprobs_are_trimmed_with_the_tokens(llm: Any, prompts: list[str]) -> N
 def test_nothing_inside_the_thinking_ends_a_request(
     llm: Any, prompts: list[str], stock: list[Any]
 ) -> None:
-    # A thinking that quotes a box: the prompt opens it, so only text after the end may commit.
-    quoting = [prompt + "<think>\nI will write \\boxed{1} in the end.\n\n" for prompt in prompts]
-    committed = 0
-    for output in generate(llm, quoting, extra_args=BOX):
-        if output.stop_reason is not None:
-            assert "</think>" in output.text
-            committed += 1
-    assert committed >= 6
+    # Any token of the thinking as the answer: the same request commits once thinking is over.
+    digit = {"contract": {"type": "regex", "pattern": "[0-9]"}}
+    for full, cut in zip(stock, generate(llm, prompts, extra_args=digit), strict=True):
+        thinking, answer = full.text.split("</think>")
+        assert any(c.isdigit() for c in thinking)
+        first = next(i for i, c in enumerate(answer) if c.isdigit())
+        assert cut.text == thinking + "</think>" + answer[: first + 1]
 
 
 def test_each_of_n_outputs_has_its_own_end(llm: Any, prompts: list[str]) -> None:
     """One params object for several outputs shared its state: vllm-project/vllm#5329."""
-    params = SamplingParams(n=3, temperature=1.0, seed=5, max_tokens=MAX_TOKENS, extra_args=BOX)
+    params = SamplingParams(n=3, temperature=1.0, max_tokens=MAX_TOKENS, extra_args=BOX)
     results = llm.generate(prompts[:4], params, use_tqdm=False)
     outputs = [output for result in results for output in result.outputs]
     assert len(outputs) == 12
     for output in outputs:
-        expected = Committer("boxed_integer").feed(output.text)
+        expected = Committer("boxed_integer", thinking=True).feed(output.text)
         assert (expected is not None) == (output.stop_reason == "contract:boxed_integer")
         if expected is not None:
             assert expected.position == len(output.text)
@@ -131,11 +151,9 @@ def test_a_contract_met_in_the_step_that_reaches_max_tokens_counts(
     llm: Any, prompts: list[str]
 ) -> None:
     """The length was checked first and junk stayed: sgl-project/sglang#31599."""
-    cut = next(o for o in generate(llm, prompts, extra_args=BOX) if o.stop_reason is not None)
+    outputs = generate(llm, prompts, extra_args=BOX)
+    i, cut = next((i, o) for i, o in enumerate(outputs) if o.stop_reason is not None)
     n = len(cut.token_ids)
-    i = [list(o.token_ids) for o in generate(llm, prompts, extra_args=BOX)].index(
-        list(cut.token_ids)
-    )
     for extra in (0, 1, 2):
         output = generate(llm, [prompts[i]], extra_args=BOX, max_tokens=n + extra)[0]
         assert (output.text, output.finish_reason) == (cut.text, "stop")
@@ -210,7 +228,8 @@ def test_the_engine_is_empty_afterwards(llm: Any, prompts: list[str]) -> None:
         ("{broken", "not valid JSON"),
         ("/some/file.yaml", "unknown"),  # a request reads no files
         (3, "int is not a name"),
-        ("x" * 70_000, "unknown"),
+        ("x" * 70_000, "70000 characters, at most"),
+        ("x" * 60_000, "contract.type"),
     ],
 )
 def test_a_wrong_contract_is_refused_before_work_starts(
@@ -219,7 +238,7 @@ def test_a_wrong_contract_is_refused_before_work_starts(
     with pytest.raises(VLLMValidationError, match=r"vllm_xargs\.contract") as refused:
         generate(llm, prompts[:1], extra_args={"contract": contract})
     assert said in str(refused.value)
-    assert len(str(refused.value)) < 80_000
+    assert len(str(refused.value)) < 1_000
     assert not llm.llm_engine.has_unfinished_requests()
 
 

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from vllm import SamplingParams
+from vllm.sampling_params import RequestOutputKind
+from vllm.tokenizers import get_tokenizer
+from vllm.v1.engine import EngineCoreRequest
+from vllm.v1.engine import detokenizer as vllm_detokenizer
 
 from inference.vllm import contract_stop
-from specexit import tiny
-from specexit.engine_env import prepare_in_process_engine
-
-prepare_in_process_engine()
-
-from vllm import SamplingParams  # noqa: E402
-from vllm.sampling_params import RequestOutputKind  # noqa: E402
-from vllm.tokenizers import get_tokenizer  # noqa: E402
-from vllm.v1.engine import EngineCoreRequest  # noqa: E402
-from vllm.v1.engine import detokenizer as vllm_detokenizer  # noqa: E402
 
 OUTPUT = "Step 1: \\boxed{7}?\n\n</think>\n\nThe answer is \\boxed{42}. I am sure, \\boxed{43}."
 KEPT = "Step 1: \\boxed{7}?\n\n</think>\n\nThe answer is \\boxed{42}"
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Any:
+def tokenizer(tiny_path: Path) -> Any:
     contract_stop.install()
-    return get_tokenizer(str(tiny.model_path()))
+    return get_tokenizer(str(tiny_path))
 
 
 @pytest.fixture(params=["fast", "slow"])
