@@ -78,7 +78,8 @@ class BoxedMath(Searching):
         if isinstance(answer, bool) or answer is None:
             return None
         text = unwrap(str(answer)[:MAX_BOX_CHARS])
-        return None if not tidy(text) or _PLACEHOLDER.match(text) else text
+        says_nothing = not tidy(text).strip("\\()[]{}$.,; ")
+        return None if says_nothing or _PLACEHOLDER.match(text) else text
 
     def equal(self, a: Any, b: Any) -> bool:
         left, right = self.normalise(a), self.normalise(b)

@@ -107,7 +107,11 @@ def _pattern(letters: str, cues: tuple[str, ...]) -> str:
     if cues:
         return literal_cues(cues) + stated
     return alternatives(
-        cue("answer option choice solution") + stated,
+        cue("answer") + stated,
+        # A bare "option:" may begin a list of the options.
+        rf"\b{words('correct right best final chosen')}\s+"
+        + cue("option choice solution")
+        + stated,
         rf"(?:答案|正解|答え|正确选项|正確選項)[是为為应應该該：:はの\s]*(?:[选選][项項]?)?{stated}",
         rf"[选選][择擇]?[：:\s]*{stated}",
         rf"只有(?:[选選][项項])?{OPEN}({value}){CLOSE}[项項]?(?:才?是)?(?:正确|正確|对|對)",

@@ -19,6 +19,7 @@ MATH = contract("boxed_math")
     [
         (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
         (r"\boxed{}\boxed{...}\boxed{\ldots}\boxed{your answer}\boxed{p-q}", "p-q"),
+        (r"within \(\boxed{\)}: \(\boxed{78}\)", "78"),
         (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
         (r"\boxed{\left\{ x : x > 0 \right\}}", r"\left\{ x : x > 0 \right\}"),
         (r"\boxed{\text{odd}}", "odd"),

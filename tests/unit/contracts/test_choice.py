@@ -33,6 +33,7 @@ STATED = [
     ("**Answer: (C)**", "C"),
     ("The correct answer is option **D**.", "D"),
     ("The correct option is: D)", "D"),
+    ("Let's check each option:\n\nA. no\nB. yes\n\nThe answer is B.", "B"),
     ("FINAL ANSWER: H", "H"),
     ("FINAL ANSWER: Hello", None),
     ("Final Answer: **J. foo**", "J"),
