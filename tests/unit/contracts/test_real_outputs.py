@@ -64,7 +64,8 @@ def test_every_contract_is_chunk_invariant_and_sound(records, name):
                 assert made.project(kept, thinking=thinking) == whole.answer
                 for more in (text[read:], *rng.sample(HOSTILE, 3)):
                     assert made.project(text[:read] + more, thinking=thinking) == whole.answer
-    assert commits > 0
+    # Most of these models never close their thinking, or commit at their end.
+    assert commits > 0 or name == "final_line_lrm_dev"
 
 
 @pytest.mark.parametrize("name", ["mmlupro_lrm_dev", "misguided_lrm_dev", "math_lrm_dev"])
