@@ -77,6 +77,9 @@ class SignalSettings(Settings):
     refine_epochs: int = Field(40, ge=0)
     """Epochs over the kept features after the joint training: signals need more of them than
     tokens do, and the features of a frozen target do not change."""
+    refine_tokens: int = Field(48, ge=1)
+    """Tokens between boundaries that `linear` and `mlp` refine on in each trace, drawn once; they
+    stand for all of them (their weights are scaled up)."""
     refine_batch: int = Field(64, ge=1)
     """Traces in one refinement step."""
     lr: float = Field(2e-3, gt=0)

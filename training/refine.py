@@ -60,11 +60,19 @@ class _Compact:
     weight: Tensor
 
 
-def _compact(item: ThinkingFeatures, kind: Kind, boundary_weight: float) -> _Compact:
+def _compact(
+    item: ThinkingFeatures, kind: Kind, settings: SignalSettings, generator: torch.Generator
+) -> _Compact:
     thinking = item.thinking
     if kind != "memory":
-        weight = signal_weights(thinking, boundary_weight, boundaries_only=False)
-        return _Compact(item.features[:, None], thinking.labels, weight)
+        weight = signal_weights(thinking, settings.boundary_weight, boundaries_only=False)
+        between = (~thinking.boundary).nonzero().flatten()
+        drawn = between[torch.randperm(len(between), generator=generator)]
+        drawn = drawn[: settings.refine_tokens]
+        weight[drawn] *= len(between) / max(1, len(drawn))
+        places = torch.cat([thinking.boundary.nonzero().flatten(), drawn])
+        inputs = item.features[places].float()[:, None]
+        return _Compact(inputs, thinking.labels[places], weight[places])
     ends = thinking.boundary.nonzero().flatten()
     features = item.features.float()
     starts = [0, *(ends[:-1] + 1).tolist()]
@@ -112,8 +120,7 @@ def refine_signals(
         signals = start
         if signals is None:
             signals = new_signals(kind, items, settings)
-        # the raw tokens stay in the target's dtype until they are standardised
-        compact = [_compact(i, kind, settings.boundary_weight) for i in items]
+        compact = [_compact(i, kind, settings, generator) for i in items]
         compact = [c for c in compact if len(c.labels) and bool(c.weight.any())]
         order = torch.randperm(len(compact), generator=generator).tolist()
         held = max(1, int(len(compact) * _VALIDATION_SHARE)) if len(compact) > 1 else 0

@@ -33,12 +33,13 @@ class Recorded:
     Attributes:
         signals: `[T, 3] float32`, raw.
         entropy: `[T] float32`, nats, of the distribution after each thinking token.
-        end_entropy: `[K + 1] float32`, the same after a think end injected at each boundary.
+        end_entropy: `[K + 1] float32`, the same after a think end injected at each boundary; None
+            unless asked for.
     """
 
     signals: NDArray[np.float32]
     entropy: NDArray[np.float32]
-    end_entropy: NDArray[np.float32]
+    end_entropy: NDArray[np.float32] | None = None
 
 
 class SignalRecorder:
@@ -48,6 +49,7 @@ class SignalRecorder:
         target: folder or hub name of the target.
         head: folder of a head with signals.
         dtype: of the target's computation, such as `float32`; take the engine's.
+        end_entropy: also record the entropy after injected think ends: a second pass a trace.
 
     Raises:
         CheckpointError: the head belongs to another target.
@@ -61,6 +63,7 @@ class SignalRecorder:
         *,
         dtype: str = "float32",
         device: str = "cpu",
+        end_entropy: bool = False,
     ) -> None:
         from transformers import AutoModelForCausalLM
 
@@ -75,6 +78,7 @@ class SignalRecorder:
         model = AutoModelForCausalLM.from_pretrained(str(target), dtype=getattr(torch, dtype))
         self.model = model.to(device).eval().requires_grad_(False)
         self.device = device
+        self.end_entropy = end_entropy
         self._captured: dict[int, Tensor] = {}
         layers = self.model.get_decoder().layers
         for i in self.metadata.aux_layer_ids:
@@ -119,7 +123,7 @@ class SignalRecorder:
         for i, trace in enumerate(traces):
             begin = len(trace.prompt_ids) + trace.think_start
             end = len(trace.prompt_ids) + trace.think_end
-            ended = self._after_think_ends(trace, texts[i])
+            ended = self._after_think_ends(trace, texts[i]) if self.end_entropy else None
             yield self._one(trace, features[i, begin:end], final[i, begin:end], ended)
 
     def _features(self) -> Tensor:
@@ -158,7 +162,7 @@ class SignalRecorder:
         )
         return final[0, n + len(ends) - 1 :: len(ends)]
 
-    def _one(self, trace: Trace, features: Tensor, final: Tensor, ended: Tensor) -> Recorded:
+    def _one(self, trace: Trace, features: Tensor, final: Tensor, ended: Tensor | None) -> Recorded:
         T = len(features)
         marks = torch.tensor(trace.boundaries[1:], dtype=torch.int64)
         is_boundary = torch.zeros(1, T, dtype=torch.bool)
@@ -168,7 +172,7 @@ class SignalRecorder:
         return Recorded(
             signals=activate(logits).numpy().astype(np.float32).reshape(T, 3),
             entropy=self._entropy(final),
-            end_entropy=self._entropy(ended),
+            end_entropy=None if ended is None else self._entropy(ended),
         )
 
     def _entropy(self, final: Tensor) -> NDArray[np.float32]:

@@ -115,6 +115,7 @@ def take_signals(llm: Any, outputs: Sequence[list[int]]) -> list[LiveSignals]:
     Args:
         outputs: token ids of each, in order.
     """
+    _tell_worker(llm)
     [records] = llm.llm_engine.collective_rpc("specexit_take_records")
     # the engine appends a random suffix to the ids of the requests, which are 0, 1, 2, ...
     by_place = {int(key.partition("-")[0]): record for key, record in records.items()}
@@ -130,3 +131,14 @@ def take_signals(llm: Any, outputs: Sequence[list[int]]) -> list[LiveSignals]:
             )
         )
     return found
+
+
+def _tell_worker(llm: Any) -> None:
+    """One more step: a worker hears of the requests that finished in the step after."""
+    from vllm import SamplingParams
+
+    engine = llm.llm_engine
+    params = SamplingParams(max_tokens=1, extra_args={"specexit": "off"})
+    engine.add_request("flush", {"prompt_token_ids": [0]}, params)
+    while engine.has_unfinished_requests():
+        engine.step()

@@ -44,6 +44,9 @@ class RecordSettings(Settings):
     in vLLM, exits off, signals recorded by the worker, with the verification steps."""
     dtype: str = "float32"
     """Of the target's computation; take the engine's."""
+    end_entropy: bool = False
+    """Also record the entropy after a think end injected at each boundary, which one baseline
+    (EAT) needs; takes a second pass over each trace."""
     batch_size: int = Field(8, ge=1)
     """Traces a pass."""
     max_traces: int | None = Field(None, ge=1)
@@ -119,14 +122,20 @@ def record_table(settings: RecordSettings, *, quiet: bool = False) -> ReplayTabl
         )
     from inference.study.record import SignalRecorder
 
-    recorder = SignalRecorder(target, settings.head, dtype=settings.dtype)
+    recorder = SignalRecorder(
+        target, settings.head, dtype=settings.dtype, end_entropy=settings.end_entropy
+    )
     recorded = recorder.record(traces, batch_size=settings.batch_size, quiet=quiet)
     metadata = recorder.metadata
     return ReplayTable.from_traces(
         traces,
         [r.signals for r in recorded],
         entropy=[r.entropy for r in recorded],
-        end_entropy=[r.end_entropy for r in recorded],
+        end_entropy=(
+            [r.end_entropy for r in recorded if r.end_entropy is not None]
+            if settings.end_entropy
+            else None
+        ),
         think_end_tokens=len(metadata.think_end_ids),
         step_split=metadata.policy.step_split,
         source=source | {"kind": metadata.kind},

@@ -53,19 +53,23 @@ def full_thinking(llm: Any, chaos: Path, kind: str) -> tuple[list[Any], list[Liv
     asked = prompts(PROMPTS)
     params = sampling_params(system, max_tokens=TOKENS)
     answered = run_timed(llm, asked, [params] * len(asked))
-    live = take_signals(llm, [a.token_ids for a in answered])
+    recorded = take_signals(llm, [a.token_ids for a in answered])
     splitter = StepSplitter.from_texts(VOCABULARY)
-    traces = []
+    traces, live = [], []
     for i, (prompt, output) in enumerate(zip(asked, answered, strict=True)):
         ids = output.token_ids
-        end = ids.index(END) if END in ids else len(ids)
-        if end == len(ids):
-            end -= 1  # the last sampled token was never an input: it has no signals
+        # cut off by max_tokens: the last token was never an input, so it has no signals
+        end = ids.index(END) if END in ids else len(ids) - 1
         marks = splitter.boundaries(ids[:end], previous=START)
         made = trace(i, marks, end, [True] * len(marks))
         traces.append(
             replace(made, prompt_ids=prompt, output_ids=ids, think_start=0, think_end=end)
         )
+        signals, steps = recorded[i].signals, recorded[i].steps
+        if END in ids:
+            assert len(signals) == end
+        # drafts that were accepted in the last step, beyond max_tokens, had signals too
+        live.append(LiveSignals(signals[:end], steps[:end], ids))
     return traces, live
 
 

@@ -149,7 +149,8 @@ def test_entropy_after_a_think_end_equals_that_of_a_text_that_ends_there(
 
     make_head(tmp_path, target, "memory")
     [row] = made_traces()[1:2]
-    [found] = SignalRecorder(target, tmp_path).record([row], quiet=True)
+    [found] = SignalRecorder(target, tmp_path, end_entropy=True).record([row], quiet=True)
+    assert found.end_entropy is not None
     model = Qwen3ForCausalLM.from_pretrained(target, dtype=torch.float32).eval()
     for k, b in enumerate(row.boundaries):
         ids = [*row.prompt_ids, *row.output_ids[: row.think_start + b], 8]

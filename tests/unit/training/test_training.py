@@ -61,11 +61,13 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(
 
 
 def test_the_losses_go_down(make_trainer: MakeTrainer) -> None:
-    trainer = make_trainer(optim={"epochs": 8, "lr": 3e-3}, token={"targets": "hard"})
+    trainer = make_trainer(optim={"epochs": 12, "lr": 3e-3}, token={"targets": "hard"})
     trainer.train(progress=False)
     lines = [json.loads(x) for x in (trainer.out / "log.jsonl").read_text().splitlines()]
-    assert lines[-1]["loss_token"] < 0.9 * lines[0]["loss_token"]
-    assert lines[-1]["loss_progress"] < lines[0]["loss_progress"]
+    for name in ("loss_token", "loss_progress"):
+        first = [x[name] for x in lines if x["epoch"] == 0]
+        last = [x[name] for x in lines if x["epoch"] == 11]
+        assert sum(last) / len(last) < 0.9 * sum(first) / len(first), name
     assert {"weight_remain", "grad_token", "clip_norm_draft", "lr_signals"} <= lines[0].keys()
 
 
