@@ -122,6 +122,7 @@ def _records(traces: str | Path | None, seed: int) -> tuple[list[Record], str]:
             records = [record for record in read_records(file) if guess(record) is not None]
             found += random.Random(seed).sample(records, min(40, len(records)))
     if found:
+        random.Random(seed).shuffle(found)
         return found, "real traces"
     rng = random.Random(seed)
     return [_made_up(rng, number) for number in range(60)], "made up (no real traces given)"
