@@ -228,15 +228,16 @@ def resample(
 def candidate_chains(kind: Kind, base: ExitPolicy | None = None) -> list[list[ExitPolicy]]:
     """Chains of thresholds for a head kind, from safe to bold; the grid never sees data.
 
-    `memory` and `mlp`: the threshold of `remain` alone, without smoothing, from 0.25 to 400
-    tokens in steps of 6 %: in the study of DESIGN section 7 it did as well as all three. `linear`
-    gets two chains more, with token EWMA and with all three signals.
+    `memory` and `mlp`: the threshold of `remain` alone, without smoothing, from 0.0001 to
+    400 tokens in steps of 6 %: past sufficiency a head's estimate sinks far below one token, and
+    how far tells how sure it is. In the study of DESIGN section 7 `remain` did as well as all
+    three. `linear` gets two chains more, with token EWMA and with all three signals.
 
     Args:
         base: policy whose other settings the candidates keep.
     """
     base = base or ExitPolicy()
-    steps = [round(0.25 * 1.06**i, 4) for i in range(128)]
+    steps = [float(f"{1e-4 * 1.06**i:.4g}") for i in range(262)]
 
     def sweep(smoothing: Smoothing, names: tuple[Any, ...], floor: float) -> list[ExitPolicy]:
         return [

@@ -132,4 +132,5 @@ def test_candidates_of_a_chain_go_from_safe_to_bold() -> None:
         for chain in candidate_chains(kind):
             limits = [policy.thresholds.remain for policy in chain]
             assert limits == sorted(limits)
-            assert limits[0] < 1 < 390 < limits[-1]
+            assert limits[0] <= 1e-4  # a trained head says 0.01 tokens where it is sure
+            assert limits[-1] > 390
