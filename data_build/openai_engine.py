@@ -82,9 +82,7 @@ class OpenAiEngine:
         name, length, problems = self._settings.model, _UNKNOWN_LENGTH, []
         for endpoint in self._endpoints:
             try:
-                response = self._client.get(f"{endpoint.url}/models")
-                response.raise_for_status()
-                served = {m["id"]: m for m in response.json()["data"]}
+                served = self._served(endpoint)
             except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
                 problems.append(f"{endpoint.url}: {error or type(error).__name__}")
                 endpoint.down_until = time.monotonic() + self._settings.backoff_s
@@ -104,6 +102,19 @@ class OpenAiEngine:
         if self._settings.max_model_len is not None:
             length = min(length, self._settings.max_model_len)
         return name, length
+
+    def _served(self, endpoint: _Endpoint) -> dict[str, Any]:
+        """Models of an endpoint by name; a busy server gets a second and a third chance."""
+        for attempt in range(3):
+            try:
+                response = self._client.get(f"{endpoint.url}/models")
+                response.raise_for_status()
+                return {m["id"]: m for m in response.json()["data"]}
+            except httpx.HTTPError:
+                if attempt == 2:
+                    raise
+                time.sleep(self._settings.backoff_s * 2**attempt)
+        raise AssertionError("unreachable")
 
     # --- engine ----------------------------------------------------------------------------
 
