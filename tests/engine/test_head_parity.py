@@ -12,6 +12,7 @@ from torch import Tensor
 from specexit.heads.cache import DraftCache
 from specexit.heads.eagle3 import Eagle3Head
 from specexit.heads.eagle3_config import Eagle3Config
+
 from .drafter_recorder import Recording, random_target, record
 
 K = 3
