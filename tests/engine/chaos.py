@@ -113,6 +113,8 @@ def make_head(
     )
     draft.save(folder, dtype=torch.float32)
     head = SignalHead(kind, H * len(AUX), rows=8, readout_size=16)  # type: ignore[arg-type]
+    with torch.no_grad():
+        head.projection.weight.mul_(0.05)  # keeps exp(s2) of a linear head finite
     metadata = HeadMetadata(
         kind=head.kind,
         rows=head.rows,
