@@ -14,12 +14,12 @@ from specexit.heads.signal import Kind
 class DraftSettings(Settings):
     """The draft head. `init_from` starts from a trained head; then the shape comes from there."""
 
-    method: Literal["eagle3", "mtp"] = "eagle3"
-    """vLLM's speculative method."""
+    method: Literal["eagle3"] = "eagle3"
+    """vLLM's speculative method; MTP heads cannot be trained yet."""
     init_from: str | None = None
     """Folder of a head (own, or a published EAGLE3 head) to start from."""
     freeze: bool = False
-    """Train no draft parameter, only the signals (needs `init_from`, or an MTP target)."""
+    """Train no draft parameter, only the signals (needs `init_from`)."""
     style: LayerStyle = "llama"
     """Layer of the draft: `llama` loads everywhere, `qwen3` adds norms over heads."""
     aux_layer_ids: tuple[int, ...] | None = None
@@ -37,7 +37,7 @@ class DraftSettings(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> DraftSettings:
-        if self.freeze and self.init_from is None and self.method == "eagle3":
+        if self.freeze and self.init_from is None:
             raise ValueError("freeze: true needs init_from: the folder of a trained head")
         return self
 
@@ -184,10 +184,6 @@ class CheckpointSettings(Settings):
     """Write one every so many steps; 0: none."""
     keep_last: int = Field(2, ge=1)
     """Older ones are removed."""
-    evaluate_every: int = Field(0, ge=0)
-    """Evaluate on the calibration split every so many steps; 0: only at the end."""
-    best: Literal["acceptance_length", "auc_boundary"] | None = None
-    """Export the checkpoint with the highest such metric instead of the last one."""
 
 
 class TrainConfig(Settings):

@@ -169,35 +169,13 @@ def _draft(config: TrainConfig, target_config: Any) -> Eagle3Head:
 
 
 def _initialise(draft: Eagle3Head, target: OnlineTarget, seed: int) -> None:
-    """Weights before training, from the seed.
-
-    Random, with three hints that save many steps: the hidden state starts as the mean of the
-    auxiliary states, output layer and final norm start as the target's, and attention starts as a
-    copying head. For the latter, keys see the hidden half (the token that a row's features belong
-    to) as queries see the embedded half (the newest token), and values carry the embedded half (the
-    token that followed): so a row looks for its newest token in the text and copies what came next.
-    """
+    """Random weights from the seed; the output layer starts as the target's own."""
     generator = torch.Generator().manual_seed(seed)
     for parameter in draft.parameters():
         if parameter.dim() > 1:
             std = parameter.shape[1] ** -0.5
             parameter.data.normal_(0.0, std, generator=generator)
-    config, layer = draft.config, draft.midlayer
-    H, n = config.hidden_size, len(config.aux_layer_ids)
     draft.lm_head.weight.data.copy_(target.output_rows.float())
-    draft.norm.weight.data.copy_(target.model.get_decoder().norm.weight.float())
-    if config.target_hidden_size == H:
-        draft.fc.weight.data.mul_(0.1).add_(torch.eye(H).repeat(1, n) / n)
-    attention = layer.self_attn
-    heads, kv_heads, d = attention.heads, attention.kv_heads, attention.head_dim
-    q = attention.q_proj.weight.data.view(kv_heads, heads // kv_heads, d, 2 * H)
-    k = attention.k_proj.weight.data.view(kv_heads, d, 2 * H)
-    v = attention.v_proj.weight.data.view(kv_heads, d, 2 * H)
-    o = attention.o_proj.weight.data.view(H, kv_heads, heads // kv_heads, d)
-    k[..., H:] = q[:, 0, :, :H]
-    v[..., H:] *= 0.1
-    o.copy_(v[..., :H].permute(2, 0, 1)[:, :, None].expand_as(o) / heads)
-    layer.mlp.down_proj.weight.data.mul_(0.3)
 
 
 def _vocabulary(
