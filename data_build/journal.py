@@ -41,7 +41,8 @@ class Journal:
             self._file.close()
 
     def add(self, entries: list[tuple[str, Completion]]) -> None:
-        """Append and sync."""
+        """Append and hand over to the system, which keeps it when this process is killed. Not
+        synced: a machine that crashes may lose the last seconds, which are then asked for again."""
         if self._file is None:
             raise AssertionError("the journal is not open")
         wrote = False
@@ -52,7 +53,6 @@ class Journal:
                 wrote = True
         if wrote:
             self._file.flush()
-            os.fsync(self._file.fileno())
 
 
 def _parse(line: bytes) -> tuple[str, Completion] | None:
