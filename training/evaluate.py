@@ -101,7 +101,16 @@ def evaluate_head(
         _probe(model, draft, data, tables, device, progress)
         _signal_figures(result, tables)
         result["kind"] = signals.kind
-    return result
+    return _finite(result)
+
+
+def _finite(value: Any) -> Any:
+    """Numbers that are not finite become None: JSON has no name for them."""
+    if isinstance(value, dict):
+        return {name: _finite(x) for name, x in value.items()}
+    if isinstance(value, list):
+        return [_finite(x) for x in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def _examples(traces: list[Trace]) -> list[Example]:

@@ -59,6 +59,7 @@ def print_table(result: dict[str, Any]) -> None:
         shown = "-" if value is None else f"{value:.3f}"
         span = f"  [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else ""
         print(f"{text:<32} {shown:>8}{span}")
-    steps = ", ".join(f"{x:.2f}" for x in result["acceptance_by_position"])
+    positions = result["acceptance_by_position"]
+    steps = ", ".join("-" if x is None else f"{x:.2f}" for x in positions)
     print(f"{'acceptance by position':<32} {steps}")
     print(f"{'n':<32} {', '.join(f'{v} {k}' for k, v in result['n'].items())}")

@@ -220,7 +220,7 @@ def test_stored_features_of_other_data_are_refused(
 def test_bench_pairs_steps_with_and_without_signals(
     data: Path, target: Path, tmp_path: Path
 ) -> None:
-    found = bench_train(synthetic.config(data, target), steps=3, out=tmp_path)
-    assert found["steps"] == 3
+    found = bench_train(synthetic.config(data, target), steps=2, out=tmp_path)
+    assert found["steps"] == 2
     assert 0.1 < found["ratio_signals_on_off"] < 3
     assert found["ratio_packed_unpacked"] > 0
