@@ -68,7 +68,7 @@ class Target:
         """Forget the cached tokens from `length` on, as after a rejection."""
         surplus = len(self) - length
         if surplus > 0:
-            self._cache.crop(length)
+            self._cache.crop(-surplus)
 
     def _watch(self, i: int, seen: dict[int, Tensor]) -> Any:
         """Keep the input of layer i (the output of the last layer for i = L)."""

@@ -48,9 +48,9 @@ def middling(draft: hf.Draft, model: Any) -> ExitPolicy:
 
 
 def in_a_gap(values: list[float]) -> float:
-    """A threshold at about a third of the values, away from each of them: no rounding decides."""
+    """A threshold above four fifths of the values, away from each of them: no rounding decides."""
     ordered = sorted(values)
-    low = ordered[len(ordered) // 3]
+    low = ordered[4 * len(ordered) // 5]
     high = next((v for v in ordered if v > 1.001 * low), 1.1 * low)
     return (low + high) / 2
 
