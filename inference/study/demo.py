@@ -63,7 +63,7 @@ class DemoSettings(Settings):
     """Of those, the ones also answered in batches of 8."""
     num_speculative_tokens: int = Field(3, ge=1)
     """Draft tokens a step."""
-    epsilon: float = Field(0.01, gt=0, lt=1)
+    epsilon: float = Field(0.02, gt=0, lt=1)
     """Limit on the rate of lost answers."""
     delta: float = Field(0.1, gt=0, lt=1)
     """Probability with which the calibration may miss that limit."""
