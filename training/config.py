@@ -24,6 +24,10 @@ class DraftSettings(Settings):
     """Layer of the draft: `llama` loads everywhere, `qwen3` adds norms over heads."""
     aux_layer_ids: tuple[int, ...] | None = None
     """vLLM's auxiliary layer ids; default: three spread over the target's depth."""
+    num_attention_heads: int | None = Field(None, ge=1)
+    """Attention heads of the draft, and as many for keys and values; default: the target's."""
+    intermediate_size: int | None = Field(None, ge=1)
+    """Width of the draft's MLP; default: the target's."""
     draft_vocab_size: int | None = Field(None, ge=1)
     """Most frequent tokens of the training set that the draft may propose; default: all."""
     norm_before_residual: bool = False

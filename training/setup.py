@@ -154,6 +154,12 @@ def _draft(config: TrainConfig, target_config: Any) -> Eagle3Head:
     if dtype == "auto":
         found = getattr(text, "dtype", None) or torch.float32
         dtype = str(found).removeprefix("torch.")
+    sizes: dict[str, Any] = {}
+    if settings.num_attention_heads is not None:
+        heads = settings.num_attention_heads
+        sizes |= {"num_attention_heads": heads, "num_key_value_heads": heads}
+    if settings.intermediate_size is not None:
+        sizes["intermediate_size"] = settings.intermediate_size
     shape = Eagle3Config.for_target(
         target_config,
         aux_layer_ids=settings.aux_layer_ids or default_aux_layer_ids(text.num_hidden_layers),
@@ -164,6 +170,7 @@ def _draft(config: TrainConfig, target_config: Any) -> Eagle3Head:
         norm_before_fc=settings.norm_before_fc,
         fc_norm=settings.fc_norm,
         norm_output=settings.norm_output,
+        **sizes,
     )
     return Eagle3Head(shape)
 

@@ -26,11 +26,17 @@ class _RecordMixin:
         """As vLLM does, plus `kv_transfer_params["specexit"]`."""
         records = self._specexit_records
         report = getattr(model_runner_output, "specexit", None)
-        cost = None
+        cost, fresh = None, {}
         if report is not None:
+            running: Any = self.requests  # type: ignore[attr-defined]
+            fresh = {r: (running[r], records.get(r)) for r in report["records"] if r in running}
             records.update(report["records"])
             cost = report["cost"]
         outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
+        for request_id, (request, before) in fresh.items():
+            records[request_id] = clipped(
+                records[request_id], request.num_output_tokens, before or {"exit": "none"}
+            )
         if records:
             for group in outputs.values():
                 for output in group.outputs:
@@ -42,11 +48,26 @@ class _RecordMixin:
                             **(output.kv_transfer_params or {}),
                             KEY: record,
                         }
-            running: Any = self.requests  # type: ignore[attr-defined]
-            if len(records) > len(running):
-                for request_id in [r for r in records if r not in running]:
+            known: Any = self.requests  # type: ignore[attr-defined]
+            if len(records) > len(known):
+                for request_id in [r for r in records if r not in known]:
                     del records[request_id]
         return outputs
+
+
+def clipped(record: dict[str, Any], outputs: int, before: dict[str, Any]) -> dict[str, Any]:
+    """The record without a think end that fell behind the request's last token.
+
+    A step may accept more tokens than the request may still write (`max_tokens`, a stop token).
+
+    Args:
+        record: of the step.
+        outputs: tokens of the request after it.
+        before: its record before the step.
+    """
+    if record.get("position", -1) < outputs:
+        return record
+    return {**before, "injected": [p for p in record["injected"] if p < outputs]}
 
 
 class _Sync(_RecordMixin, Scheduler):

@@ -229,7 +229,7 @@ def test_the_engine_is_empty_afterwards(llm: Any, prompts: list[str]) -> None:
         ("/some/file.yaml", "unknown"),  # a request reads no files
         (3, "int is not a name"),
         ("x" * 70_000, "70000 characters, at most"),
-        ("x" * 60_000, "contract.type"),
+        ("x" * 60_000, "is unknown"),
     ],
 )
 def test_a_wrong_contract_is_refused_before_work_starts(

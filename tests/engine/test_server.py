@@ -337,7 +337,22 @@ def test_the_example_runs(server: Server, words: list[str]) -> None:
     assert "ended:" in done.stdout
 
 
-def test_the_metrics_count_exits_and_contract_stops(server: Server) -> None:
-    found = gauges(server)
-    assert found["specexit_requests_total"] > 64
-    assert found["specexit_contract_stops_total"] > 16
+def test_the_metrics_count_exits_and_contract_stops(server: Server, words: list[str]) -> None:
+    """What both API servers saw adds up on `/metrics`, whichever of them answers."""
+    before = gauges(server)
+    replies = [
+        complete(server, f"{words[i % 2]}<think>", specexit=ALWAYS, contract=CONTRACT)
+        for i in range(6)
+    ]
+    replies += [complete(server, f"{words[i % 2]}<think>", 40 + i) for i in range(4)]
+    after = gauges(server)
+    assert sum(r.kv_transfer_params["specexit"]["exit"] == "injected" for r in replies) == 6
+    stops = sum(str(r.choices[0].stop_reason).startswith("contract:") for r in replies)
+    assert stops == 6
+
+    def grown(name: str) -> float:
+        return after[name] - before.get(name, 0.0)
+
+    assert grown("specexit_requests_total") == len(replies)
+    assert grown("specexit_contract_stops_total") == stops
+    assert grown("specexit_exit_boundary_count") == 6

@@ -37,13 +37,13 @@ def tokenizer() -> Any:
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    inner = Tokenizer(models.WordLevel({t: i for i, t in enumerate(TEXTS)}, unk_token="x"))
+    inner = Tokenizer(models.WordLevel({t: i for i, t in enumerate(TEXTS)}, unk_token="<pad>"))
     longest_first = sorted(TEXTS, key=len, reverse=True)
     words = "|".join(map(re.escape, longest_first))
     inner.pre_tokenizer = pre_tokenizers.Split(Regex(words), "isolated")
     inner.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(
-        tokenizer_object=inner, unk_token="x", pad_token="<pad>", eos_token="<eos>"
+        tokenizer_object=inner, unk_token="<pad>", pad_token="<pad>", eos_token="<eos>"
     )
 
 

@@ -20,7 +20,7 @@ OFF = ExitPolicy(enabled=False)
 N = 40
 
 
-def prompts(n: int = 6) -> list[list[int]]:
+def prompts(n: int = 8) -> list[list[int]]:
     generator = torch.Generator().manual_seed(0)
     return [
         [*torch.randint(6, 50, (3 + i,), generator=generator).tolist(), START] for i in range(n)
@@ -48,9 +48,9 @@ def middling(draft: hf.Draft, model: Any) -> ExitPolicy:
 
 
 def in_a_gap(values: list[float]) -> float:
-    """A threshold above four fifths of the values, away from each of them: no rounding decides."""
+    """A threshold above nine tenths of the values, away from each of them: no rounding decides."""
     ordered = sorted(values)
-    low = ordered[4 * len(ordered) // 5]
+    low = ordered[9 * len(ordered) // 10]
     high = next((v for v in ordered if v > 1.001 * low), 1.1 * low)
     return (low + high) / 2
 
@@ -100,7 +100,7 @@ def test_exits_do_not_depend_on_the_number_of_drafts(draft: hf.Draft, parts: Par
                 num_speculative_tokens=k,
                 max_new_tokens=N,
             )
-            for k in (0, 1, 2, 3, 5)
+            for k in (0, 2, 5)
         ]
         assert len({tuple(run.output_ids) for run in runs}) == 1
         assert len({(run.exit.kind, run.exit.position, run.exit.boundary) for run in runs}) == 1
@@ -241,13 +241,18 @@ def follower(draft: hf.Draft, think: ThinkFormat, **policy: Any) -> ExitFollower
     return ExitFollower(chosen, draft.signals, think, draft.splitter, think.end_ids, draft.is_blank)
 
 
-def walk(f: ExitFollower, prompt: list[int], outputs: list[int]) -> list[int]:
-    """Positions after which the thinking had to end; features are zeros."""
+def walk(
+    f: ExitFollower, prompt: list[int], outputs: list[int], choices: list[int] | None = None
+) -> list[int]:
+    """Positions after which the thinking had to end; features are zeros.
+
+    `choices` are the target's own next tokens, where they are not the outputs that follow.
+    """
     zeros = torch.zeros(len(prompt), f.head.projection.in_features)
     f.start(prompt, zeros, outputs[0])
     return [
         i
-        for i, (token, after) in enumerate(zip(outputs, [*outputs[1:], 0], strict=True))
+        for i, (token, after) in enumerate(zip(outputs, choices or [*outputs[1:], 0], strict=True))
         if f.take(token, zeros[0], after, i) >= 0
     ]
 
@@ -274,11 +279,11 @@ def test_a_thinking_that_starts_again_counts_only_where_the_policy_says_so(
     draft: hf.Draft,
 ) -> None:
     """The model re-opens after a forced close: vllm-project/vllm#43757."""
-    outputs = [30, BLANK, END, START, 30, BLANK, 31]
-    assert walk(follower(draft, SINGLE, **ALWAYS), [START], outputs) == [1]
+    outputs = [30, BLANK, END, START, 30, BLANK, END]
+    choices = [BLANK, 31, START, 30, BLANK, 31, 31]  # both ends are forced
+    assert walk(follower(draft, SINGLE, **ALWAYS), [START], outputs, choices) == [1]
     again = follower(draft, SINGLE, **ALWAYS, reenter=True)
-    outputs = [30, BLANK, START, 30, BLANK, 31]  # as if the end stood after the first blank line
-    assert walk(again, [START], outputs) == [1, 4]
+    assert walk(again, [START], outputs, choices) == [1, 5]
 
 
 def test_a_think_end_of_several_tokens_is_completed_not_repeated(draft: hf.Draft) -> None:
