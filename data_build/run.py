@@ -18,7 +18,7 @@ from data_build.config import DataSettings
 from data_build.finish import finish
 from data_build.folder import RunFolder
 from data_build.questions import Reader
-from specexit.engine_env import has_gpu
+from specexit.engine_env import has_gpu, own_core
 from specexit.errors import SpecExitError
 
 
@@ -121,8 +121,4 @@ def _own_devices(place: int, count: int, devices: int) -> dict[str, str]:
                 f"{count * devices} GPUs, {len(names)} are visible"
             )
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
-    else:
-        cores = sorted(os.sched_getaffinity(0))
-        if count <= len(cores):
-            environment.setdefault("VLLM_CPU_OMP_THREADS_BIND", str(cores[place]))
-    return environment
+    return environment | own_core(place, count)

@@ -75,6 +75,9 @@ def chain_attention(q: Tensor, keys: list[Tensor], values: list[Tensor], allowed
     """
     R, heads, T, d = q.shape
     kv_heads = keys[0].shape[1]
+    if len(keys) == 1:  # no later steps to merge: the fused kernel will do
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return attend(q, keys[0], values[0], attn_mask=allowed, enable_gqa=heads != kv_heads)
     grouped = q.view(R, kv_heads, heads // kv_heads, T, d) * d**-0.5
     first = grouped @ keys[0].unsqueeze(2).transpose(-1, -2)
     scores = [first.float().masked_fill(~allowed[:, :, None], float("-inf"))]

@@ -8,102 +8,26 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
-from pydantic import Field
-
-from inference.study.compare import (
-    Question,
-    Runs,
-    answer_lines,
-    latency_columns,
-    make_row,
-    run_interleaved,
-)
-from inference.study.demo_rows import fixed_budget, oracle_row, position_row
-from inference.study.example import make_example
-from inference.study.systems import Engines, System
-from specexit.checkpoint import load_metadata
+from inference.study.demo_compare import compare
+from inference.study.demo_settings import DemoSettings, Places
 from specexit.cli import parser, set_verbosity
-from specexit.config import Settings, load
-from specexit.dataset import read_traces
+from specexit.config import load
 from specexit.errors import ConfigError, SpecExitError
-from specexit.files import read_json, write_json, write_text
-from specexit.provenance import versions, write_provenance
-from specexit.replay import ReplayTable
+from specexit.files import read_json, write_json
+from specexit.provenance import write_provenance
 from specexit.report.page import write_page
 from specexit.report.table import print_table
 
 log = logging.getLogger(__name__)
 
 ROOT = Path(__file__).resolve().parents[2]
-NO_DRAFTER, EAGLE3, BUDGET = "no drafter", "EAGLE3", "EAGLE3, fixed budget"
-SPECEXIT, SPECEXIT_ACE, LINEAR = "SpecExit", "SpecExit + ACE", "SpecExit (linear head)"
-TIMED = (NO_DRAFTER, EAGLE3, SPECEXIT, SPECEXIT_ACE)
-
-
-class DemoSettings(Settings):
-    """Sizes and limits of the demo."""
-
-    train_questions: int = Field(1100, ge=100)
-    """Questions whose traces train the head."""
-    calibration_questions: int = Field(500, ge=50)
-    """Questions whose traces choose the thresholds."""
-    test_questions: int = Field(500, ge=10)
-    """Held-out questions that every system answers."""
-    latency_questions: int = Field(40, ge=1)
-    """Of those, the ones also answered one at a time."""
-    batch_latency_questions: int = Field(40, ge=8)
-    """Of those, the ones also answered in batches of 8."""
-    num_speculative_tokens: int = Field(3, ge=1)
-    """Draft tokens a step."""
-    epsilon: float = Field(0.02, gt=0, lt=1)
-    """Limit on the rate of lost answers."""
-    delta: float = Field(0.1, gt=0, lt=1)
-    """Probability with which the calibration may miss that limit."""
-    max_tokens: int = Field(1400, ge=64)
-    """Longest output."""
-    processes: int = Field(2, ge=1)
-    """Copies of the engine that build the data."""
-    dtype: str = "float32"
-    """float32 makes all systems agree token by token; bfloat16 has ties."""
-    target: str | None = None
-    """Folder of another reasoner that answers the same questions; null: the built-in one."""
-    seed: int = 0
-    """Seed of questions, training and intervals."""
-
-
-@dataclass(frozen=True)
-class Places:
-    """Folders of a demo run."""
-
-    out: Path
-    target: Path
-
-    @property
-    def data(self) -> Path:
-        """The labelled data set."""
-        return self.out / "data"
-
-    @property
-    def head(self) -> Path:
-        """The draft head with the `memory` signal head."""
-        return self.out / "head"
-
-    @property
-    def linear(self) -> Path:
-        """The same draft with the `linear` signal head."""
-        return self.out / "head-linear"
-
-    def table(self, head: Path) -> Path:
-        """The replay table of a head."""
-        return self.out / f"replay-{head.name}"
 
 
 def main(argv: list[str]) -> int:
@@ -160,98 +84,37 @@ def prepare(places: Places, settings: DemoSettings) -> None:
         f"data={data}",
         f"features.dtype={settings.dtype}",
         f"seed={settings.seed}",
+        threads=min(4, len(os.sched_getaffinity(0))),
     )
-    for path in (head, linear):
-        table = str(places.table(Path(path)))
-        stage(
-            f"3/5 replay table of {Path(path).name}",
-            Path(table) / "replay.json",
-            *("replay", "record", "--head", path, "--data", data, "--target", target),
-            *("--out", table, f"dtype={settings.dtype}"),
-        )
-        stage(
-            f"4/5 thresholds of {Path(path).name}",
-            Path(table) / "certificate.json",
-            *("calibrate", "--config", _config("calibrate/tiny.yaml"), "--out", table),
-            f"table={table}",
-            f"head={path}",
-            f"epsilon={settings.epsilon}",
-            f"delta={settings.delta}",
-        )
+    with ThreadPoolExecutor(2) as pool:  # one process each
+        list(pool.map(lambda path: thresholds(places, settings, path), (head, linear)))
 
 
-def compare(
-    places: Places, settings: DemoSettings, *, quiet: bool
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Run all systems interleaved; the results and an example trace, JSON-able."""
-    log.info("5/5 compare")
-    traces = list(read_traces(places.data, "test"))[: settings.test_questions]
-    questions = [Question.from_trace(t) for t in traces]
-    metadata = load_metadata(places.head)
-    contract = questions[0].contract
-    table = ReplayTable.load(places.table(places.head))
-    budget = fixed_budget(table, settings.epsilon)
-    systems = [
-        System(NO_DRAFTER),
-        System(EAGLE3, head=places.head),
-        System(BUDGET, head=places.head, arguments={"thinking_token_budget": budget}),
-        System(LINEAR, head=places.linear, exits=True),
-        System(SPECEXIT, head=places.head, exits=True),
-        System(SPECEXIT_ACE, head=places.head, exits=True, contract=contract),
-    ]
-    engines = Engines(
-        places.target,
-        num_speculative_tokens=settings.num_speculative_tokens,
-        max_num_seqs=64,
-        dtype=settings.dtype,
-        seed=settings.seed,
+def thresholds(places: Places, settings: DemoSettings, head: str) -> None:
+    """Replay table and thresholds of one head."""
+    table = str(places.table(Path(head)))
+    stage(
+        f"3/5 replay table of {Path(head).name}",
+        Path(table) / "replay.json",
+        *("replay", "record", "--head", head, "--data", str(places.data)),
+        *("--target", str(places.target), "--out", table, f"dtype={settings.dtype}"),
+    )
+    stage(
+        f"4/5 thresholds of {Path(head).name}",
+        Path(table) / "certificate.json",
+        *("calibrate", "--config", _config("calibrate/tiny.yaml"), "--out", table),
+        f"table={table}",
+        f"head={head}",
+        f"epsilon={settings.epsilon}",
+        f"delta={settings.delta}",
     )
 
-    def run(n: int, batch_size: int, label: str, names: Sequence[str] = ()) -> Runs:
-        return run_interleaved(
-            engines,
-            [s for s in systems if not names or s.name in names],
-            questions[:n],
-            batch_size=batch_size,
-            max_tokens=settings.max_tokens,
-            quiet=quiet,
-            label=label,
-        )
 
-    runs = run(len(questions), 64, "accuracy, batches of 64")
-    alone = run(settings.latency_questions, 1, "latency, one at a time", TIMED)
-    batched = run(settings.batch_latency_questions, 8, "latency, batches of 8", TIMED)
-    engines.close()
-    lines = answer_lines(questions, runs, metadata.think)
-    write_text(places.out / "answers.jsonl", "\n".join(lines) + "\n")
-    full = runs[NO_DRAFTER]
-    rows = [
-        make_row(s.name, questions, runs[s.name], full, metadata.think, settings.seed)
-        | (latency_columns(alone[s.name], batched[s.name]) if s.name in TIMED else {})
-        for s in systems
-    ]
-    rows.append(position_row(table, settings.epsilon, settings.seed))
-    rows.append(oracle_row(traces, settings.seed))
-    results = {
-        "meta": {
-            "title": "SpecExit on the built-in reasoner",
-            "n": len(questions),
-            "seed": settings.seed,
-            "settings": settings.model_dump(),
-            "fixed_budget": budget,
-            "policy": metadata.policy.model_dump(mode="json"),
-            "calibration": metadata.calibration or {},
-            "head": metadata.metrics,
-            "versions": versions(),
-        },
-        "rows": rows,
-    }
-    example = make_example(table, traces, runs[SPECEXIT_ACE], metadata, places.target)
-    return results, example
-
-
-def stage(name: str, marker: Path, *command: str) -> None:
+def stage(name: str, marker: Path, *command: str, threads: int = 1) -> None:
     """Run `specexit COMMAND` as a process of its own, unless its result `marker` is there.
+
+    Args:
+        threads: of its tensor operations.
 
     Raises:
         SpecExitError: the command failed; its own message is above.
@@ -261,7 +124,11 @@ def stage(name: str, marker: Path, *command: str) -> None:
         return
     log.info("%s: specexit %s", name, " ".join(command))
     started = time.monotonic()
-    done = subprocess.run([sys.executable, "-m", "specexit.cli", *command], check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "specexit.cli", *command],
+        env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+        check=False,
+    )
     if done.returncode:
         raise SpecExitError(f"demo: stage {name!r} failed with exit code {done.returncode}")
     if not marker.exists():

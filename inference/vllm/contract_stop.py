@@ -88,7 +88,7 @@ def validate(params: Any, *, has_tokenizer: bool = True) -> None:
         wanted = contract_of(params)
     except ContractError as error:
         raise VLLMValidationError(
-            _short(str(error)),
+            str(error),
             parameter=f"vllm_xargs.{KEY}",
             value=_short(repr(params.extra_args[KEY])),
         ) from None

@@ -61,6 +61,11 @@ WORKER_V1 = (
         "RejectionSampler._get_logprobs_tensors",
         ("metadata", "sampled_token_ids"),
     ),
+    Seam(
+        "vllm.v1.sample.rejection_sampler",
+        "expand_batch_to_tokens",
+        ("x", "cu_num_tokens", "num_tokens", "replace_from", "replace_to"),
+    ),
     Seam("vllm.v1.spec_decode.metadata", "SpecDecodeMetadata.__annotations__.logits_indices"),
     Seam(
         "vllm.v1.spec_decode.metadata", "SpecDecodeMetadata.__annotations__.cu_num_sampled_tokens"

@@ -6,7 +6,7 @@ from typing import Any
 
 from vllm.platforms import current_platform
 
-from inference.vllm import seams
+from inference.vllm import cpu_sampling, seams
 from specexit.errors import ConfigError
 
 if current_platform.is_cpu():
@@ -16,12 +16,18 @@ else:
 
 
 class SpecExitWorker(_Base):
-    """The platform's worker; nothing in it is copied, and nothing is patched globally."""
+    """The platform's worker; nothing in it is copied.
+
+    Nothing is patched globally but one function that vLLM's CPU backend gets wrong
+    (`cpu_sampling`).
+    """
 
     def init_device(self) -> None:
         """Build the model runner as vLLM does, then mix the exit in."""
         check_supported(self.vllm_config)
         super().init_device()
+        if current_platform.is_cpu() and not self.use_v2_model_runner:
+            cpu_sampling.mend()
         mix_in(self.model_runner, v2=bool(self.use_v2_model_runner))
 
     def compile_or_warm_up_model(self) -> Any:

@@ -22,7 +22,7 @@ from specexit.policy import ExitPolicy
 CHARACTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJ0123456789+-*/=().,:?!{}[]\"'_"
 SPECIAL = ["<pad>", "<eos>", "<think>", "</think>", ".\n\n", "\n", " ", "Wait", "\n\n"]
 VOCABULARY = [*SPECIAL, *CHARACTERS]
-EOS, START, END, SPLIT, NEWLINE, BLANK = 1, 2, 3, 4, 5, 8
+EOS, START, END, SPLIT, NEWLINE, SPACE, BLANK = 1, 2, 3, 4, 5, 6, 8
 H, LAYERS, AUX = 64, 6, (1, 3, 5)
 
 

@@ -330,7 +330,7 @@ def test_64_clients_at_once_get_what_they_would_alone(server: Server, words: lis
 
 
 def test_the_example_runs(server: Server, words: list[str]) -> None:
-    example = Path(__file__).resolve().parents[2] / "examples" / "openai_server.py"
+    example = Path(__file__).resolve().parents[2] / "docs" / "examples" / "openai_server.py"
     command = [sys.executable, str(example), "--url", server.url + "/v1", "--max-tokens", "60"]
     command += ["--question", words[0], "--contract", CONTRACT]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -1,7 +1,7 @@
 """Ask a SpecExit server with the OpenAI client: a contract, a policy, and the record.
 
 specexit serve TARGET --head HEAD
-python examples/openai_server.py --url http://localhost:8000/v1
+python docs/examples/openai_server.py --url http://localhost:8000/v1
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Contracts with transformers: a stopping criterion for a batch, and chunks of K tokens.
 
-python examples/hf_contract.py [TARGET]
+python docs/examples/hf_contract.py [TARGET]
 """
 
 from __future__ import annotations

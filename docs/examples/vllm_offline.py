@@ -1,6 +1,6 @@
 """Contracts in `LLM.generate`: no server, no head; the plug-in loads with vLLM.
 
-python examples/vllm_offline.py [TARGET]
+python docs/examples/vllm_offline.py [TARGET]
 """
 
 from __future__ import annotations
