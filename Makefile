@@ -5,10 +5,8 @@ RUN := OMP_NUM_THREADS=1 $(VENV)/bin/python
 # vLLM on a CPU wants the OpenMP runtime of its wheel to be loaded first
 RUN_FAST := LD_PRELOAD=$(CURDIR)/$(VENV)/lib/libiomp5.so $(RUN)
 DEMO_OUT ?= runs/demo
-# Tests that have not yet passed as a whole on a quiet machine are in testall only.
-GATE := tests/unit tests/engine/test_contract_stop_detokenizer.py \
-	--ignore=tests/unit/inference/test_exit_kernel.py \
-	--ignore=tests/unit/inference_hf/test_reference_decoder.py
+# Long files first: each of the two workers takes the next file when it is free.
+TEST := -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/pipeline tests/engine tests/unit
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format bench docs clean
@@ -23,11 +21,8 @@ setup:  ## make .venv with the pinned CPU environment
 demo: setup  ## the whole pipeline on the built-in reasoner, with a table and a page
 	$(RUN_FAST) -m specexit.cli demo --out $(DEMO_OUT)
 
-test: setup  ## the tests that gate a change (make testall runs every test)
-	$(RUN) -m pytest $(GATE) $(ARGS)
-
-testall: setup  ## every test, with the long engine and pipeline ones
-	$(RUN) -m pytest $(ARGS)
+test: setup  ## every test, on two cores
+	$(RUN) $(TEST) $(ARGS)
 
 check: setup  ## format, lint and types
 	$(VENV)/bin/ruff format --check .

@@ -156,6 +156,7 @@ def _batch(
 
     def finished(one: Built) -> None:
         built.append(one)
+        folder.note(number, len(built))
         if one.error and sum(other.error is not None for other in built) > allowed:
             raise EngineFailedError(
                 f"engine: more than {allowed:g} of a batch's {len(questions)} traces failed, the "

@@ -160,12 +160,28 @@ class RunFolder:
         write_json(self.state / f"{batch:05d}.json", summary)
         write_table(self._shard_file(batch), table)
         self.journal_file(batch).unlink(missing_ok=True)
+        self._count_file(batch).unlink(missing_ok=True)
+
+    def note(self, batch: int, traces: int) -> None:
+        """Say how far a batch is, for the progress bar of another process."""
+        self._count_file(batch).write_text(str(traces))
+
+    def noted(self) -> int:
+        """Traces of the batches that are under way."""
+        texts = []
+        for file in self.state.glob("*.count"):
+            with contextlib.suppress(FileNotFoundError):  # the batch has just been finished
+                texts.append(file.read_text())
+        return sum(int(text or 0) for text in texts)
 
     def summaries(self) -> Iterator[dict[str, Any]]:
         """Summaries of the finished batches."""
         for batch in self.finished():
             with contextlib.suppress(FileNotFoundError):  # merged from an import, say
                 yield read_json(self.state / f"{batch:05d}.json")
+
+    def _count_file(self, batch: int) -> Path:
+        return self.state / f"{batch:05d}.count"
 
     def _shard_file(self, batch: int) -> Path:
         return self.path / "data" / f"{batch:05d}.parquet"

@@ -90,7 +90,8 @@ def _wait(
             codes = [worker.poll() for worker in workers]
             if progress:
                 done = list(RunFolder(out).summaries())
-                bar.update(sum(summary["traces"] for summary in done) - bar.n)
+                made = sum(summary["traces"] for summary in done) + RunFolder(out).noted()
+                bar.update(made - bar.n)
                 bar.set_postfix(dropped=sum(summary["dropped"] for summary in done))
             failed = [code for code in codes if code]
             if failed:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any
 
 _CPU_DEFAULTS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine lives in this process: deterministic
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
-    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_LOGGING_LEVEL": "ERROR",  # its CPU backend warns of its own thread settings
     "TOKENIZERS_PARALLELISM": "false",
     "OMP_NUM_THREADS": "1",  # a second thread buys nothing for small models, two processes collapse
     "VLLM_NO_USAGE_STATS": "1",
@@ -21,6 +22,8 @@ def prepare_in_process_engine() -> None:
 
     On a machine with a GPU only the single-process setting is made.
     """
+    # a deprecation inside vLLM's start-up scan of all modules
+    warnings.filterwarnings("ignore", r".*reduce_op.*", FutureWarning)
     if has_gpu():
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         return
@@ -49,7 +52,12 @@ def has_gpu() -> bool:
 
 def base_engine_arguments(model: str, *, max_model_len: int, seed: int = 0) -> dict[str, Any]:
     """Arguments for `vllm.LLM` that every in-process engine here shares."""
-    arguments: dict[str, Any] = {"model": model, "max_model_len": max_model_len, "seed": seed}
+    arguments: dict[str, Any] = {
+        "model": model,
+        "max_model_len": max_model_len,
+        "seed": seed,
+        "use_tqdm_on_load": False,  # callers show progress of their own
+    }
     if not has_gpu():
         arguments["enforce_eager"] = True  # compilation costs 22-45 s at start
     return arguments

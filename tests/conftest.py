@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from specexit.engine_env import prepare_in_process_engine
+from specexit.engine_env import own_core, prepare_in_process_engine
 
 prepare_in_process_engine()  # before any test module imports vllm
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # the engines of each worker on its own core
+    place, count = int(worker.removeprefix("gw")), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    os.environ.update(own_core(place, count))
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def pytest_collection_finish() -> None:
+    """Hide one module of numba's from vLLM, which the test modules may have imported by now.
+
+    An engine that starts in a process looks once at every attribute of every loaded module
+    (`vllm.triton_utils.dispatcher`), and falls over `llvmlite.binding.ffi.lib`, which claims to
+    have every attribute.
+    """
+    sys.modules.pop("llvmlite.binding.ffi", None)
 
 
 @pytest.fixture(scope="session")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from functools import wraps
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -18,6 +20,7 @@ from specexit.policy import SIGNALS
 logger = logging.getLogger(__name__)
 
 COLUMNS = 9  # of `pack`
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -80,8 +83,23 @@ class Story:
     finished: bool = False
 
 
+def _locked(method: F) -> F:
+    """Run a method of `Journal` under its lock."""
+
+    @wraps(method)
+    def locked(self: Journal, *args: Any, **kwargs: Any) -> Any:
+        with self._lock:
+            return method(self, *args, **kwargs)
+
+    return cast(F, locked)
+
+
 class Journal:
-    """Records of the running requests, raw signals (if kept) of all, and counters."""
+    """Records of the running requests, raw signals (if kept) of all, and counters.
+
+    An executor with worker processes takes a step's outcome in a second thread while the next
+    step runs, so every change is made under a lock.
+    """
 
     def __init__(self, *, keep_signals: bool) -> None:
         self.keep_signals = keep_signals
@@ -89,7 +107,9 @@ class Journal:
         self._stories: dict[str, Story] = {}
         self._changed: set[str] = set()
         self._reported = (0, 0)
+        self._lock = threading.RLock()
 
+    @_locked
     def reset(self) -> None:
         """Count from zero again."""
         self.counters.clear()
@@ -97,12 +117,14 @@ class Journal:
         self._changed.clear()
         self._reported = (0, 0)
 
+    @_locked
     def open(self, request_id: str) -> None:
         """A request with SpecExit on has arrived."""
         self._stories[request_id] = Story()
         self._changed.add(request_id)
         self.counters["requests"] += 1
 
+    @_locked
     def close(self, request_id: str) -> None:
         """A request has gone; its raw signals stay until they are taken."""
         story = self._stories.get(request_id)
@@ -116,11 +138,13 @@ class Journal:
         if not self.keep_signals:
             del self._stories[request_id]
 
+    @_locked
     def mark_partial(self, request_id: str, missing: int) -> None:
         """Rows of `missing` thinking tokens of the prompt were cached: their states are unknown."""
         self._stories[request_id].missing = missing
         self._changed.add(request_id)
 
+    @_locked
     def note(self, request_id: str, event: Event) -> None:
         """A thinking of a request has ended."""
         story = self._stories.get(request_id)
@@ -134,6 +158,7 @@ class Journal:
             logger.debug("exit %s", json.dumps({"request": request_id, **asdict(event)}))
         self.counters["think_tokens"] += event.think_tokens - before
 
+    @_locked
     def take_back(self, request_id: str, outputs: int) -> None:
         """Forget events beyond a request's first `outputs` tokens: the engine dropped those."""
         story = self._stories.get(request_id)
@@ -145,6 +170,7 @@ class Journal:
             self.counters[f"exits_{event.kind}"] -= 1
         self._changed.add(request_id)
 
+    @_locked
     def keep(self, request_ids: Sequence[str], result: StepResult) -> None:
         """Append a step's raw signals (recording mode: copies them to the host)."""
         takes, signals = result.takes.cpu(), result.signals.cpu()
@@ -156,12 +182,14 @@ class Journal:
                 if taken:
                     story.steps.append(len(taken))
 
+    @_locked
     def store(self, request_id: str, raw: Sequence[Sequence[float]]) -> None:
         """A request's raw signals, all at once."""
         story = self._stories.get(request_id)
         if story is not None and self.keep_signals:
             story.signals = [list(s) for s in raw]
 
+    @_locked
     def take_changes(self) -> dict[str, Any]:
         """What the scheduler needs: `records` that changed since the last call, by request id,
         and `cost`, the steps and seconds spent on them since then; empty if nothing changed.
@@ -175,6 +203,7 @@ class Journal:
         records = {r: record_of(self._stories[r]) for r in changed if r in self._stories}
         return {"records": records, "cost": cost}
 
+    @_locked
     def take_signals(self) -> dict[str, dict[str, Any]]:
         """Raw signals of the finished requests, by request id; they are forgotten here."""
         done = {r: s for r, s in self._stories.items() if s.finished}

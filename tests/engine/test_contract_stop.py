@@ -136,7 +136,7 @@ def test_nothing_inside_the_thinking_ends_a_request(
 
 def test_each_of_n_outputs_has_its_own_end(llm: Any, prompts: list[str]) -> None:
     """One params object for several outputs shared its state: vllm-project/vllm#5329."""
-    params = SamplingParams(n=3, temperature=1.0, max_tokens=MAX_TOKENS, extra_args=BOX)
+    params = SamplingParams(n=3, temperature=1.0, max_tokens=150, extra_args=BOX)
     results = llm.generate(prompts[:4], params, use_tqdm=False)
     outputs = [output for result in results for output in result.outputs]
     assert len(outputs) == 12

@@ -95,3 +95,17 @@ def test_metrics_count_exits_signals_and_contract_stops() -> None:
     collectors.add_steps(3, 0.25)
     after = {n: value(n, **labels) - before[n] for n, labels in names.items()}
     assert after == pytest.approx(dict(zip(names, (1, 1, 30.0, 1, 0.25), strict=True)))
+
+
+def test_a_think_end_behind_the_last_token_is_no_part_of_the_record() -> None:
+    """A step accepts more than `max_tokens` leaves room for: what was cut off did not happen."""
+    from inference.vllm.scheduler import clipped
+
+    cut = {"exit": "injected", "injected": [18, 90], "position": 90, "think_tokens": 70}
+    before = {"exit": "injected", "injected": [18], "position": 18, "think_tokens": 15}
+    assert clipped(cut, 90, before) == before
+    assert clipped(cut, 91, before) == cut
+    assert clipped({**cut, "injected": [90]}, 90, {"exit": "none"}) == {
+        "exit": "none",
+        "injected": [],
+    }
