@@ -18,7 +18,7 @@ from inference.study.compare import (
     make_row,
     run_interleaved,
 )
-from inference.study.demo_rows import fixed_budget, oracle_row, position_row
+from inference.study.demo_rows import budget_row, oracle_row, policy_row, position_row
 from inference.study.demo_settings import DemoSettings, Places
 from inference.study.example import make_example
 from inference.study.systems import Engines, System
@@ -33,7 +33,6 @@ log = logging.getLogger(__name__)
 
 NO_DRAFTER, EAGLE3, BUDGET = "no drafter", "EAGLE3", "EAGLE3, fixed budget"
 SPECEXIT, SPECEXIT_ACE, LINEAR = "SpecExit", "SpecExit + ACE", "SpecExit (linear head)"
-TIMED = (NO_DRAFTER, EAGLE3, SPECEXIT, SPECEXIT_ACE)
 BATCH = 128  # of the accuracy runs
 
 
@@ -47,34 +46,35 @@ def compare(
     metadata = load_metadata(places.head)
     contract = questions[0].contract
     table = ReplayTable.load(places.table(places.head))
-    budget = fixed_budget(table, settings.epsilon)
     systems = [
         System(NO_DRAFTER),
         System(EAGLE3, head=places.head),
-        System(BUDGET, head=places.head, arguments={"thinking_token_budget": budget}),
-        System(LINEAR, head=places.linear, exits=True),
         System(SPECEXIT, head=places.head, exits=True),
         System(SPECEXIT_ACE, head=places.head, exits=True, contract=contract),
     ]
-    runs = answer_all(places.target, settings, systems, questions, quiet)
-    alone, batched = time_some(places.target, settings, systems, questions, quiet)
+    runs, alone, batched = run_all(places.target, settings, systems, questions, quiet)
     lines = answer_lines(questions, runs, metadata.think)
     write_text(places.out / "answers.jsonl", "\n".join(lines) + "\n")
     full = runs[NO_DRAFTER]
     rows = [
         make_row(s.name, questions, runs[s.name], full, metadata.think, settings.seed)
-        | (latency_columns(alone[s.name], batched[s.name]) if s.name in TIMED else {})
+        | latency_columns(alone[s.name], batched[s.name])
         for s in systems
     ]
-    rows.append(position_row(table, settings.epsilon, settings.seed))
-    rows.append(oracle_row(traces, settings.seed))
+    seed, epsilon = settings.seed, settings.epsilon
+    linear = ReplayTable.load(places.table(places.linear))
+    rows += [
+        policy_row(LINEAR, linear, load_metadata(places.linear).policy, seed),
+        budget_row(BUDGET, table, epsilon, seed),
+        position_row(table, epsilon, seed),
+        oracle_row(traces, seed),
+    ]
     results = {
         "meta": {
             "title": "SpecExit on the built-in reasoner",
             "n": len(questions),
             "seed": settings.seed,
             "settings": settings.model_dump(),
-            "fixed_budget": budget,
             "policy": metadata.policy.model_dump(mode="json"),
             "calibration": metadata.calibration or {},
             "head": metadata.metrics,
@@ -86,101 +86,79 @@ def compare(
     return results, example
 
 
-def answer_all(
+def run_all(
     target: Path,
     settings: DemoSettings,
     systems: Sequence[System],
     questions: Sequence[Question],
     quiet: bool,
-) -> Runs:
-    """All questions through all systems, in `settings.processes` processes of a core each."""
-    count = min(settings.processes, len(questions))
-    bounds = [len(questions) * i // count for i in range(count + 1)]
+) -> tuple[Runs, Runs, Runs]:
+    """All questions in batches, and the first ones timed one by one and in batches of 8.
+
+    With two processes, each on its own core, the first does the timing and the first share of the
+    questions, the second one the rest. What runs beside it slows all timed systems alike: they
+    are interleaved.
+
+    Returns:
+        Answers by system: all, one by one, in batches of 8.
+    """
+    count = min(2, settings.processes)
+    first = len(questions) // 4 if count == 2 else len(questions)
+    shares = [questions[:first], questions[first:]][:count]
+    timed = [
+        ("latency, one at a time", 1, questions[: settings.latency_questions]),
+        ("latency, batches of 8", 8, questions[: settings.batch_latency_questions]),
+    ]
+    work = [[(f"accuracy, batches of {BATCH}", BATCH, share)] for share in shares]
+    work[0] = timed + work[0]
     pools = [
-        ProcessPoolExecutor(1, get_context("spawn"), os.environ.update, (own_core(i, count),))
+        ProcessPoolExecutor(1, get_context("spawn"), _set_environment, (own_core(i, count),))
         for i in range(count)
     ]
-    shares = [
-        pool.submit(
-            run_systems,
-            target,
-            settings,
-            systems,
-            questions[bounds[i] : bounds[i + 1]],
-            batch_size=BATCH,
-            label=f"accuracy, batches of {BATCH}",
-            quiet=quiet or i > 0,  # the first one's bar stands for all
-        )
-        for i, pool in enumerate(pools)
-    ]
-    runs: Runs = {system.name: [] for system in systems}
     try:
-        for share in shares:
-            for name, answered in share.result().items():
-                runs[name] += answered
+        results = [
+            pool.submit(run_parts, target, settings, systems, parts, quiet or i > 0)
+            for i, (pool, parts) in enumerate(zip(pools, work, strict=True))
+        ]
+        alone, batched, *begun = results[0].result()
+        begun += [runs for result in results[1:] for runs in result.result()]
     finally:
         for pool in pools:
             pool.shutdown(cancel_futures=True)
-    return runs
+    every = {s.name: [a for runs in begun for a in runs[s.name]] for s in systems}
+    return every, alone, batched
 
 
-def time_some(
+def run_parts(
     target: Path,
     settings: DemoSettings,
     systems: Sequence[System],
-    questions: Sequence[Question],
+    parts: Sequence[tuple[str, int, Sequence[Question]]],
     quiet: bool,
-) -> tuple[Runs, Runs]:
-    """The first questions one by one, and in batches of 8, interleaved in this process."""
-    timed = [system for system in systems if system.name in TIMED]
-    engines = _engines(target, settings)
-    pairs = (settings.latency_questions, 1), (settings.batch_latency_questions, 8)
-    alone, batched = (
-        run_interleaved(
-            engines,
-            timed,
-            questions[:n],
-            batch_size=size,
-            max_tokens=settings.max_tokens,
-            quiet=quiet,
-            label=f"latency, batches of {size}",
-        )
-        for n, size in pairs
-    )
-    engines.close()
-    return alone, batched
-
-
-def run_systems(
-    target: Path,
-    settings: DemoSettings,
-    systems: Sequence[System],
-    questions: Sequence[Question],
-    *,
-    batch_size: int,
-    label: str,
-    quiet: bool,
-) -> Runs:
-    """Some questions through all systems, interleaved in this process."""
-    engines = _engines(target, settings)
-    runs = run_interleaved(
-        engines,
-        systems,
-        questions,
-        batch_size=batch_size,
-        max_tokens=settings.max_tokens,
-        quiet=quiet,
-        label=label,
-    )
-    engines.close()
-    return runs
-
-
-def _engines(target: Path, settings: DemoSettings) -> Engines:
-    return Engines(
+) -> list[Runs]:
+    """Several parts (label, batch size, questions) one after another, systems interleaved."""
+    engines = Engines(
         target,
         num_speculative_tokens=settings.num_speculative_tokens,
         max_num_seqs=BATCH,
         dtype=settings.dtype,
         seed=settings.seed,
     )
+    results = [
+        run_interleaved(
+            engines,
+            systems,
+            questions,
+            batch_size=batch_size,
+            max_tokens=settings.max_tokens,
+            quiet=quiet,
+            label=label,
+        )
+        for label, batch_size, questions in parts
+    ]
+    engines.close()
+    return results
+
+
+def _set_environment(values: dict[str, str]) -> None:
+    os.environ.update(values)

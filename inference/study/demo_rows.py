@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from specexit.dataset import Trace
+from specexit.policy import ExitPolicy
 from specexit.replay import Exits, Outcomes, Replay, ReplayTable
 from specexit.statistics import bootstrap_mean, wilson
 
@@ -45,9 +46,26 @@ def position_row(table: ReplayTable, epsilon: float, seed: int) -> dict[str, Any
     budgets = _budgets(calibration)
     budget = _smallest(calibration, _exits_after(calibration, budgets), budgets, epsilon)
     exits = _exits_after(test, np.array([budget]))
+    return _row("position only", test, exits, seed) | {"budget": int(budget)}
+
+
+def policy_row(name: str, table: ReplayTable, policy: ExitPolicy, seed: int) -> dict[str, Any]:
+    """A policy on the test split."""
+    test = Replay(table.of_split("test"))
+    return _row(name, test, test.exits([policy]), seed)
+
+
+def budget_row(name: str, table: ReplayTable, epsilon: float, seed: int) -> dict[str, Any]:
+    """vLLM's `thinking_token_budget`, chosen as the position rule's."""
+    test, budget = Replay(table.of_split("test")), fixed_budget(table, epsilon)
+    exits = test.exits_at(_before(test, np.array([budget])))
+    return _row(name, test, exits, seed) | {"budget": budget}
+
+
+def _row(name: str, test: Replay, exits: Exits, seed: int) -> dict[str, Any]:
     summary = test.summaries(test.outcomes(exits), intervals=True, seed=seed)[0]
     return {
-        "system": "position only",
+        "system": name,
         "source": "replay",
         "n": summary.n,
         "accuracy": summary.accuracy,
@@ -58,21 +76,25 @@ def position_row(table: ReplayTable, epsilon: float, seed: int) -> dict[str, Any
         "think_tokens_ci": list(summary.think_tokens_ci or ()),
         "output_tokens": None,
         "oracle_share": summary.oracle_share,
-        "budget": int(budget),
     }
 
 
 def fixed_budget(table: ReplayTable, epsilon: float) -> int:
-    """`thinking_token_budget` for the live row: the smallest that keeps the same limit.
+    """The smallest `thinking_token_budget` that keeps the limit on the calibration split.
 
     A cut inside a paragraph has no recorded trial answer; that of the paragraph's start stands in.
     """
     replay = Replay(table.of_split("calibration"))
     budgets = _budgets(replay)
+    exits = replay.exits_at(_before(replay, budgets))
+    return int(_smallest(replay, exits, budgets, epsilon))
+
+
+def _before(replay: Replay, budgets: Any) -> Any:
+    """`[budgets, traces]`: last boundary before each budget, -1 where the thinking is shorter."""
     marks = replay.table.padded(replay.table.boundaries, np.iinfo(np.int32).max)
     before = (marks[None] <= budgets[:, None, None]).sum(2) - 1
-    at = np.where(budgets[:, None] >= replay.think_tokens[None], -1, before)
-    return int(_smallest(replay, replay.exits_at(at), budgets, epsilon))
+    return np.where(budgets[:, None] >= replay.think_tokens[None], -1, before)
 
 
 def _budgets(replay: Replay) -> Any:

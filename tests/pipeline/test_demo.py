@@ -56,18 +56,18 @@ def answers(out: Path) -> dict[str, dict[str, dict[str, Any]]]:
 
 @pytest.mark.timeout(1000)
 def test_every_system_is_in_the_table(rows: dict[str, dict[str, Any]]) -> None:
-    live = {"no drafter", "EAGLE3", "SpecExit", "SpecExit + ACE", "SpecExit (linear head)"}
-    assert live | {"EAGLE3, fixed budget", "position only", "oracle"} == set(rows)
+    live = {"no drafter", "EAGLE3", "SpecExit", "SpecExit + ACE"}
+    replayed = {"SpecExit (linear head)", "EAGLE3, fixed budget", "position only", "oracle"}
+    assert live | replayed == set(rows)
     for name in live:
         row = rows[name]
         assert row["n"] == 12
         low, high = row["accuracy_ci"]
         assert low <= row["accuracy"] <= high
-        for key in ("think_tokens", "output_tokens"):
+        for key in ("output_tokens", "latency_s", "latency_batch_s", "tokens_per_s"):
             assert row[key] > 0, (name, key)
-    for name in live - {"SpecExit (linear head)"}:
-        for key in ("latency_s", "latency_batch_s", "tokens_per_s"):
-            assert rows[name][key] > 0, (name, key)
+    for name in live | replayed:
+        assert rows[name]["think_tokens"] > 0, name
     assert rows["oracle"]["oracle_share"] == 1.0
 
 
@@ -91,7 +91,7 @@ def test_ace_changes_no_answer_and_only_saves_tokens(
         assert stopped["think_tokens"] == full["think_tokens"]
         assert stopped["output_tokens"] <= full["output_tokens"]
     stopped_early = [a for a in answers["SpecExit + ACE"].values() if a["stop_reason"]]
-    assert len(stopped_early) >= 20  # nearly every answer ends in a box
+    assert len(stopped_early) >= 10  # nearly every answer ends in a box
 
 
 def test_no_exit_thinks_longer_than_full_thinking(
