@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +19,6 @@ from specexit.replay import NATURAL, Replay, ReplayTable
 from specexit.split import StepSplitter
 from tests.engine.chaos import END, START, VOCABULARY
 from tests.unit.replay.tables import trace
-
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("SPECEXIT_REPLAY_LIVE"),
-    reason="not yet seen to pass on an idle machine; set SPECEXIT_REPLAY_LIVE=1 to run it",
-)
 
 PROMPTS, TOKENS = 24, 160
 KINDS = ("linear", "mlp", "memory")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,6 @@ from inference.study.timed import run_timed
 from specexit.think import ThinkFormat
 from tests.engine.chaos import END, SPLIT, START, VOCABULARY
 from tests.engine.test_replay_live import prompts
-
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("SPECEXIT_REPLAY_LIVE"),
-    reason="not yet seen to pass on an idle machine; set SPECEXIT_REPLAY_LIVE=1 to run it",
-)
 
 THINK = ThinkFormat((START,), (END,))
 BLANK = [i for i, text in enumerate(VOCABULARY) if "\n\n" in text]
