@@ -31,7 +31,7 @@ from specexit.replay import ReplayTable
 
 log = logging.getLogger(__name__)
 
-NO_DRAFTER, EAGLE3, BUDGET = "no drafter", "EAGLE3", "EAGLE3, fixed budget"
+NO_DRAFTER, EAGLE3, BUDGET = "no drafter", "EAGLE3", "fixed budget"
 SPECEXIT, SPECEXIT_ACE, LINEAR = "SpecExit", "SpecExit + ACE", "SpecExit (linear head)"
 BATCH = 128  # of the accuracy runs
 

@@ -56,7 +56,10 @@ def policy_row(name: str, table: ReplayTable, policy: ExitPolicy, seed: int) -> 
 
 
 def budget_row(name: str, table: ReplayTable, epsilon: float, seed: int) -> dict[str, Any]:
-    """vLLM's `thinking_token_budget`, chosen as the position rule's."""
+    """vLLM's `thinking_token_budget`, chosen as the position rule's.
+
+    It flatters that rule: live, a cut in the middle of a paragraph loses more.
+    """
     test, budget = Replay(table.of_split("test")), fixed_budget(table, epsilon)
     exits = test.exits_at(_before(test, np.array([budget])))
     return _row(name, test, exits, seed) | {"budget": budget}
