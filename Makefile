@@ -5,11 +5,13 @@ RUN := OMP_NUM_THREADS=1 $(VENV)/bin/python
 # vLLM on a CPU wants the OpenMP runtime of its wheel to be loaded first
 RUN_FAST := LD_PRELOAD=$(CURDIR)/$(VENV)/lib/libiomp5.so $(RUN)
 DEMO_OUT ?= runs/demo
-# Long files first: each of the two workers takes the next file when it is free.
-TEST := -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/pipeline tests/engine tests/unit
+# Two workers, each takes the next file when it is free: long files first.
+PYTEST := -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# whole pipelines, and the model runner of GPUs under Triton's interpreter
+SLOW := tests/pipeline tests/engine/test_v2.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench docs clean
+.PHONY: help setup demo test testall check format bench docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
@@ -21,8 +23,11 @@ setup:  ## make .venv with the pinned CPU environment
 demo: setup  ## the whole pipeline on the built-in reasoner, with a table and a page
 	$(RUN_FAST) -m specexit.cli demo --out $(DEMO_OUT)
 
-test: setup  ## every test, on two cores
-	$(RUN) $(TEST) $(ARGS)
+test: setup  ## the tests, without the slowest
+	$(RUN) $(PYTEST) tests/engine tests/unit $(addprefix --ignore=,$(SLOW)) $(ARGS)
+
+testall: setup  ## every test
+	$(RUN) $(PYTEST) $(SLOW) tests/engine tests/unit $(ARGS)
 
 check: setup  ## format, lint and types
 	$(VENV)/bin/ruff format --check .

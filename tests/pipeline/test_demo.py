@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 SIZES = (
-    "train_questions=100",
-    "calibration_questions=50",
+    "train_questions=40",
+    "calibration_questions=30",
     "test_questions=12",
-    "latency_questions=2",
+    "latency_questions=1",
     "batch_latency_questions=8",
-    "epsilon=0.2",  # 50 questions cannot promise less
+    "epsilon=0.2",  # 30 questions cannot promise less
     "delta=0.3",
 )
 
@@ -79,7 +79,7 @@ def test_the_drafter_changes_no_answer_in_fp32(
         assert drafted["output_tokens"] == plain["output_tokens"]
         assert drafted["answer"] == plain["answer"]
     assert rows["no drafter"]["acceptance_length"] == 1.0
-    assert rows["EAGLE3"]["acceptance_length"] > 1.2
+    assert rows["EAGLE3"]["acceptance_length"] > 1.1  # after some 20 steps of training
 
 
 def test_ace_changes_no_answer_and_only_saves_tokens(
