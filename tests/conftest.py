@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,6 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # the engines of each worke
     os.environ.update(own_core(place, count))
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
-def pytest_collection_finish() -> None:
-    """Hide one module of numba's from vLLM, which the test modules may have imported by now.
-
-    An engine that starts in a process looks once at every attribute of every loaded module
-    (`vllm.triton_utils.dispatcher`), and falls over `llvmlite.binding.ffi.lib`, which claims to
-    have every attribute.
-    """
-    sys.modules.pop("llvmlite.binding.ffi", None)
 
 
 @pytest.fixture(scope="session")

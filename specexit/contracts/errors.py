@@ -11,7 +11,7 @@ class ContractError(ConfigError, ValueError):
     Long values are shortened in the middle: a message goes into logs and HTTP answers.
     """
 
-    MOST = 600  # characters
+    MOST = 400  # characters
 
     def __init__(self, message: str) -> None:
         if len(message) > self.MOST:

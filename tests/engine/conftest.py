@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,22 @@ from specexit.engine_env import prepare_in_process_engine
 prepare_in_process_engine()
 
 MOST = 3  # engines alive at once
+
+
+def hide_numba() -> None:
+    """Hide one module of numba's, which n-gram drafts load, from the next engine that starts.
+
+    An engine that starts in a process looks at every attribute of every loaded module
+    (`vllm.triton_utils.dispatcher`), and falls over `llvmlite.binding.ffi.lib`, which claims to
+    have every attribute.
+    """
+    sys.modules.pop("llvmlite.binding.ffi", None)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_numba() -> None:
+    """For the engines that a test file makes itself."""
+    hide_numba()
 
 
 class EnginePool:
@@ -46,6 +63,7 @@ class EnginePool:
             shut(oldest)
             del oldest
             gc.collect()
+        hide_numba()
         self._engines[key] = LLM(**full)
         return self._engines[key]
 
