@@ -518,6 +518,9 @@ def test_recording_keeps_the_raw_signals_of_every_thinking_token(
     assert len(taken) == 4
     for output, base in zip(outputs, stock, strict=False):
         (name,) = [r for r in taken if r.rsplit("-", 1)[0] == output.request_id]
-        thinking = base.index(END) if END in base else len(base) - 1  # the last is no input yet
-        assert len(taken[name]["signals"]) == thinking
+        count = len(taken[name]["signals"])
+        if END in base:
+            assert count == base.index(END)
+        else:  # the last token is no input yet, unless its step accepted more than was left to say
+            assert len(base) - 1 <= count <= len(base) + 2
     assert llm.collective_rpc("specexit_take_records")[0] == {}
