@@ -7,8 +7,9 @@ RUN_FAST := LD_PRELOAD=$(CURDIR)/$(VENV)/lib/libiomp5.so $(RUN)
 DEMO_OUT ?= runs/demo
 # Two workers, each takes the next file when it is free: long files first.
 PYTEST := -m pytest -n 2 --dist loadfile --no-loadscope-reorder
-# whole pipelines, and the model runner of GPUs under Triton's interpreter
-SLOW := tests/pipeline tests/engine/test_v2.py
+# whole pipelines, the model runner of GPUs under Triton's interpreter, a server with two front ends,
+# signals recorded live
+SLOW := tests/pipeline $(addprefix tests/engine/,test_v2.py test_server.py test_replay_live.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test testall check format bench docs clean

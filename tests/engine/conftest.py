@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 from collections import OrderedDict
@@ -78,7 +79,9 @@ def shut(llm: Any) -> None:
     """Stop an engine, so that its KV cache can be freed."""
     core = getattr(llm.llm_engine, "engine_core", None)
     if core is not None:
-        core.shutdown()
+        # engines of one process share its groups, which the first to go has destroyed
+        with contextlib.suppress(ValueError, AssertionError):
+            core.shutdown()
 
 
 @pytest.fixture(scope="session")
