@@ -84,13 +84,14 @@ def _in_workers(
 def _wait(
     workers: list[subprocess.Popen[bytes]], out: Path, settings: DataSettings, progress: bool
 ) -> None:
+    folder = RunFolder(out)
     total = sum(1 for _ in Reader(settings)) if progress else None
     with tqdm(total=total, unit="trace", disable=not progress, desc="data") as bar:
         while True:
             codes = [worker.poll() for worker in workers]
             if progress:
-                done = list(RunFolder(out).summaries())
-                made = sum(summary["traces"] for summary in done) + RunFolder(out).noted()
+                done = list(folder.summaries())
+                made = sum(summary["traces"] for summary in done) + folder.noted()
                 bar.update(made - bar.n)
                 bar.set_postfix(dropped=sum(summary["dropped"] for summary in done))
             failed = [code for code in codes if code]

@@ -75,7 +75,7 @@ def prepare(places: Places, settings: DemoSettings) -> None:
         f"sampling.max_tokens={settings.max_tokens}",
         f"engine.dtype={settings.dtype}",
         f"engine.data_parallel_size={settings.processes}",
-        "probe.spread=0",  # the chosen thresholds do not look at the confidence
+        "probe.spread=0",  # training traces: the search's own trial answers label the confidence
     )
     stage(
         "2/5 train",

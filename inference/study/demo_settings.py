@@ -32,7 +32,7 @@ class DemoSettings(Settings):
     max_tokens: int = Field(1400, ge=64)
     """Longest output."""
     processes: int = Field(2, ge=1)
-    """Copies of the engine that build the data."""
+    """Copies of the engine that build the data; the comparison uses at most two."""
     dtype: str = "float32"
     """float32 makes all systems agree token by token; bfloat16 has ties."""
     target: str | None = None

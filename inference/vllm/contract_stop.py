@@ -34,7 +34,7 @@ KEY = "contract"
 STOP_REASON = "contract:"
 _MARK = "_specexit_contract_stop"
 _THINK_SET = "_specexit_think_set"
-_SHOWN = 400  # characters of a message, and of the refused value that it repeats
+_SHOWN = 400  # characters of a refused value that the error repeats
 
 
 def install() -> None:
