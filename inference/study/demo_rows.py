@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from inference.study.baselines import fixed_budget
 from specexit.dataset import Trace
 from specexit.policy import ExitPolicy
 from specexit.replay import Exits, Outcomes, Replay, ReplayTable
@@ -60,9 +61,12 @@ def budget_row(name: str, table: ReplayTable, epsilon: float, seed: int) -> dict
 
     It flatters that rule: live, a cut in the middle of a paragraph loses more.
     """
-    test, budget = Replay(table.of_split("test")), fixed_budget(table, epsilon)
-    exits = test.exits_at(_before(test, np.array([budget])))
-    return _row(name, test, exits, seed) | {"budget": budget}
+    calibration, test = Replay(table.of_split("calibration")), Replay(table.of_split("test"))
+    budgets = _budgets(calibration)
+    exits = fixed_budget(calibration.table, budgets)
+    budget = _smallest(calibration, exits, budgets, epsilon)
+    exits = fixed_budget(test.table, np.array([budget]))
+    return _row(name, test, exits, seed) | {"budget": int(budget)}
 
 
 def _row(name: str, test: Replay, exits: Exits, seed: int) -> dict[str, Any]:
@@ -80,24 +84,6 @@ def _row(name: str, test: Replay, exits: Exits, seed: int) -> dict[str, Any]:
         "output_tokens": None,
         "oracle_share": summary.oracle_share,
     }
-
-
-def fixed_budget(table: ReplayTable, epsilon: float) -> int:
-    """The smallest `thinking_token_budget` that keeps the limit on the calibration split.
-
-    A cut inside a paragraph has no recorded trial answer; that of the paragraph's start stands in.
-    """
-    replay = Replay(table.of_split("calibration"))
-    budgets = _budgets(replay)
-    exits = replay.exits_at(_before(replay, budgets))
-    return int(_smallest(replay, exits, budgets, epsilon))
-
-
-def _before(replay: Replay, budgets: Any) -> Any:
-    """`[budgets, traces]`: last boundary before each budget, -1 where the thinking is shorter."""
-    marks = replay.table.padded(replay.table.boundaries, np.iinfo(np.int32).max)
-    before = (marks[None] <= budgets[:, None, None]).sum(2) - 1
-    return np.where(budgets[:, None] >= replay.think_tokens[None], -1, before)
 
 
 def _budgets(replay: Replay) -> Any:
