@@ -94,6 +94,8 @@ class VllmEngine:
             **options,
             max_tokens=request.max_tokens,
             logprobs=0,  # of the sampled token only
+            # ids are enough, except for a contract, which reads the text as it grows
+            detokenize=request.contract is not None,
             extra_args={"contract": request.contract} if request.contract else None,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )

@@ -75,6 +75,7 @@ def prepare(places: Places, settings: DemoSettings) -> None:
         f"sampling.max_tokens={settings.max_tokens}",
         f"engine.dtype={settings.dtype}",
         f"engine.data_parallel_size={settings.processes}",
+        f"batch_size={_batch_size(settings)}",
         "probe.spread=0",  # training traces: the search's own trial answers label the confidence
     )
     stage(
@@ -174,6 +175,12 @@ def _questions(settings: DemoSettings) -> str:
         {"part": "heldout", "n": settings.test_questions, "seed": 0, "split": "test"},
     ]
     return json.dumps([{"source": "tiny", **source} for source in sources])
+
+
+def _batch_size(settings: DemoSettings) -> int:
+    """Two equal batches for each process, so that no core is idle at the end."""
+    total = settings.train_questions + settings.calibration_questions + settings.test_questions
+    return -(-total // (2 * settings.processes))
 
 
 def _config(name: str) -> str:

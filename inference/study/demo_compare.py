@@ -95,38 +95,41 @@ def run_all(
 ) -> tuple[Runs, Runs, Runs]:
     """All questions in batches, and the first ones timed one by one and in batches of 8.
 
-    With two processes, each on its own core, the first does the timing and the first share of the
-    questions, the second one the rest. What runs beside it slows all timed systems alike: they
-    are interleaved.
+    With two processes, each on its own core, one times single questions and answers a tenth of
+    all, the other one does the rest, so that both end at about the same time. What runs beside it
+    slows all timed systems alike: they are interleaved.
 
     Returns:
         Answers by system: all, one by one, in batches of 8.
     """
-    count = min(2, settings.processes)
-    first = len(questions) // 4 if count == 2 else len(questions)
-    shares = [questions[:first], questions[first:]][:count]
-    timed = [
-        ("latency, one at a time", 1, questions[: settings.latency_questions]),
-        ("latency, batches of 8", 8, questions[: settings.batch_latency_questions]),
-    ]
-    work = [[(f"accuracy, batches of {BATCH}", BATCH, share)] for share in shares]
-    work[0] = timed + work[0]
+    alone = ("latency, one at a time", 1, questions[: settings.latency_questions])
+    batched = ("latency, batches of 8", 8, questions[: settings.batch_latency_questions])
+    label = f"accuracy, batches of {BATCH}"
+    if settings.processes == 1:
+        work = [[alone, batched, (label, BATCH, questions)]]
+    else:
+        first = len(questions) // 10
+        work = [
+            [alone, (label, BATCH, questions[:first])],
+            [batched, (label, BATCH, questions[first:])],
+        ]
     pools = [
-        ProcessPoolExecutor(1, get_context("spawn"), _set_environment, (own_core(i, count),))
-        for i in range(count)
+        ProcessPoolExecutor(1, get_context("spawn"), _set_environment, (own_core(i, len(work)),))
+        for i in range(len(work))
     ]
     try:
-        results = [
+        futures = [
             pool.submit(run_parts, target, settings, systems, parts, quiet or i > 0)
             for i, (pool, parts) in enumerate(zip(pools, work, strict=True))
         ]
-        alone, batched, *begun = results[0].result()
-        begun += [runs for result in results[1:] for runs in result.result()]
+        results = [runs for future in futures for runs in future.result()]
     finally:
         for pool in pools:
             pool.shutdown(cancel_futures=True)
-    every = {s.name: [a for runs in begun for a in runs[s.name]] for s in systems}
-    return every, alone, batched
+    labels = [part[0] for parts in work for part in parts]
+    shares = [runs for name, runs in zip(labels, results, strict=True) if name == label]
+    every = {s.name: [a for runs in shares for a in runs[s.name]] for s in systems}
+    return every, results[labels.index(alone[0])], results[labels.index(batched[0])]
 
 
 def run_parts(
