@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 NO_DRAFTER, EAGLE3, BUDGET = "no drafter", "EAGLE3", "fixed budget"
 SPECEXIT, SPECEXIT_ACE, LINEAR = "SpecExit", "SpecExit + ACE", "SpecExit (linear head)"
-BATCH = 128  # of the accuracy runs
+AT_ONCE = 128  # requests in an engine during the accuracy runs
 
 
 def compare(
@@ -95,7 +95,7 @@ def run_all(
 ) -> tuple[Runs, Runs, Runs]:
     """All questions in batches, and the first ones timed one by one and in batches of 8.
 
-    With two processes, each on its own core, one times single questions and answers a tenth of
+    With two processes, each on its own core, one times single questions and answers a fifth of
     all, the other one does the rest, so that both end at about the same time. What runs beside it
     slows all timed systems alike: they are interleaved.
 
@@ -104,14 +104,14 @@ def run_all(
     """
     alone = ("latency, one at a time", 1, questions[: settings.latency_questions])
     batched = ("latency, batches of 8", 8, questions[: settings.batch_latency_questions])
-    label = f"accuracy, batches of {BATCH}"
+    label = f"accuracy, {AT_ONCE} at once"
     if settings.processes == 1:
-        work = [[alone, batched, (label, BATCH, questions)]]
+        work = [[alone, batched, (label, len(questions), questions)]]
     else:
-        first = len(questions) // 10
+        first = len(questions) // 5
         work = [
-            [alone, (label, BATCH, questions[:first])],
-            [batched, (label, BATCH, questions[first:])],
+            [alone, (label, first, questions[:first])],
+            [batched, (label, len(questions) - first, questions[first:])],
         ]
     pools = [
         ProcessPoolExecutor(1, get_context("spawn"), _set_environment, (own_core(i, len(work)),))
@@ -143,7 +143,7 @@ def run_parts(
     engines = Engines(
         target,
         num_speculative_tokens=settings.num_speculative_tokens,
-        max_num_seqs=BATCH,
+        max_num_seqs=AT_ONCE,
         dtype=settings.dtype,
         seed=settings.seed,
     )

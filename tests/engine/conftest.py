@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from specexit.engine_env import prepare_in_process_engine
-
-prepare_in_process_engine()
+from tests.engine import oracle
+from tests.engine.chaos import START, make_head, make_target
+from tests.engine.exits import ORACLE, draft, ids, params
 
 MOST = 3  # engines alive at once
 
@@ -95,10 +96,30 @@ def engine() -> Iterator[Callable[..., Any]]:
 @pytest.fixture(scope="session")
 def chaos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with a random `target` and heads `linear`, `mlp`, `memory` for it."""
-    from tests.engine.chaos import make_head, make_target
-
     folder = tmp_path_factory.mktemp("chaos")
     make_target(folder / "target")
     for kind in ("linear", "mlp", "memory"):
         make_head(folder / kind, folder / "target", kind)
     return folder
+
+
+@pytest.fixture(scope="session")
+def prompts() -> list[Any]:
+    """Twelve random prompts of several lengths that open the thinking."""
+    generator = torch.Generator().manual_seed(5)
+    rows = [torch.randint(9, 60, (int(n),), generator=generator).tolist() for n in range(3, 27, 2)]
+    return [{"prompt_token_ids": [*row, START]} for row in rows]
+
+
+@pytest.fixture(scope="session")
+def stock(engine: Callable[..., Any], chaos: Path, prompts: list[Any]) -> list[list[int]]:
+    """Greedy outputs of the target alone, without drafts and without SpecExit."""
+    outputs = engine(str(chaos / "target")).generate(prompts, params())
+    oracle.learn(outputs)
+    return ids(outputs)
+
+
+@pytest.fixture(scope="session")
+def main(engine: Callable[..., Any], chaos: Path, stock: list[list[int]]) -> Callable[[], Any]:
+    """The engine of most tests: memory head, three drafts, true ones three times in four."""
+    return lambda: engine(str(chaos / "target"), **draft(chaos, "memory", 3), **ORACLE)

@@ -19,7 +19,7 @@ from vllm.sampling_params import StructuredOutputsParams  # noqa: E402
 
 from tests.engine import oracle  # noqa: E402
 from tests.engine.chaos import END, START, ends_paragraph, make_head, make_target  # noqa: E402
-from tests.engine.test_exit import (  # noqa: E402
+from tests.engine.exits import (  # noqa: E402
     NEVER,
     ORACLE,
     always,
