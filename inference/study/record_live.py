@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,10 @@ class LiveSignals:
     signals: np.ndarray
     steps: np.ndarray
     token_ids: list[int]
+
+    def first(self, length: int) -> LiveSignals:
+        """Without what drafts beyond the last token had."""
+        return replace(self, signals=self.signals[:length], steps=self.steps[:length])
 
 
 def record_live(
@@ -77,8 +81,12 @@ def record_live(
                     if live.token_ids != trace.output_ids:
                         skipped["output differs live"] += 1
                         continue
+                    length = trace.think_end - trace.think_start
+                    if len(live.signals) < length:  # the last token was never an input
+                        skipped["cut off while thinking"] += 1
+                        continue
                     kept.append(trace)
-                    found.append(live)
+                    found.append(live.first(length))
                 bar.update(len(chunk))
     finally:
         engines.close()

@@ -29,7 +29,11 @@ MOST_ROWS = 256  # steps with more rows are copied from, not referred to
 
 @dataclass(slots=True)
 class Row:
-    """One request's state: the host's counterpart of a row of `ExitState`."""
+    """One request's state: the host's counterpart of a row of `ExitState`.
+
+    In recording mode `raw` are the signals of its thinking tokens so far and `steps` says how many
+    of them each step brought.
+    """
 
     plan: ExitPlan
     thinking: bool
@@ -47,6 +51,7 @@ class Row:
     pending: list[tuple[Layers, int, int]] = field(default_factory=list)
     waiting: int = 0
     raw: list[Triple] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
     step_raw: list[Triple] = field(default_factory=list)
 
 
@@ -157,6 +162,8 @@ class HostExit:
                 self._flush(row, True)
         self._settle(row)
         self.normalise = normalise
+        if self.keep_raw and splits:
+            row.steps.append(len(splits))
 
     # One step.
 
@@ -176,6 +183,18 @@ class HostExit:
         """
         row = self.rows[slot]
         assert row is not None
+        if not self.keep_raw:
+            return self._advance(row, accepted, layers, first)
+        before = len(row.raw) + row.waiting
+        outcome = self._advance(row, accepted, layers, first)
+        if count := len(row.raw) + row.waiting - before:
+            row.steps.append(count)
+        return outcome
+
+    def _advance(
+        self, row: Row, accepted: Sequence[int], layers: Layers, first: int
+    ) -> tuple[Edit | None, Event | None]:
+        """`step`, of a request's row."""
         plan = row.plan
         n = len(accepted)
         if not plan.enabled:

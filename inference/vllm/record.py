@@ -183,11 +183,11 @@ class Journal:
                     story.steps.append(len(taken))
 
     @_locked
-    def store(self, request_id: str, raw: Sequence[Sequence[float]]) -> None:
-        """A request's raw signals, all at once."""
+    def store(self, request_id: str, raw: Sequence[Sequence[float]], steps: Sequence[int]) -> None:
+        """A request's raw signals, and the thinking tokens of each step, all at once."""
         story = self._stories.get(request_id)
         if story is not None and self.keep_signals:
-            story.signals = [list(s) for s in raw]
+            story.signals, story.steps = [list(s) for s in raw], list(steps)
 
     @_locked
     def take_changes(self) -> dict[str, Any]:

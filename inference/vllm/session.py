@@ -105,7 +105,7 @@ class Session:
             if request.slot >= 0:
                 self._vacate(request)
             elif isinstance(request.saved, Row):
-                self.journal.store(request_id, request.saved.raw)
+                self.journal.store(request_id, request.saved.raw, request.saved.steps)
             self.journal.close(request_id)
 
     def park(self, request_ids: Iterable[str]) -> None:
@@ -126,7 +126,7 @@ class Session:
         if self.host is not None:
             row = self.host.release(request.slot)
             if row is not None and row.raw:
-                self.journal.store(request.request_id, row.raw)
+                self.journal.store(request.request_id, row.raw, row.steps)
         self._free.append(request.slot)
         request.slot = -1
 

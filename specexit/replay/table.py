@@ -209,6 +209,9 @@ class ReplayTable:
             raise ConfigError("replay: no traces; build data with kept traces of this split")
         for trace, signal in zip(traces, signals, strict=True):
             _check(trace, np.asarray(signal))
+        for name, column in (("steps", steps), ("entropy", entropy)):
+            if column is not None and [len(c) for c in column] != [len(s) for s in signals]:
+                raise ConfigError(f"replay: {name} and signals differ in length")
         return cls(
             ids=tuple(t.id for t in traces),
             splits=tuple(t.split for t in traces),

@@ -9,17 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from vllm import SamplingParams
+from vllm.sampling_params import StructuredOutputsParams
 
-from specexit.engine_env import prepare_in_process_engine
-
-prepare_in_process_engine()
-
-from vllm import SamplingParams  # noqa: E402
-from vllm.sampling_params import StructuredOutputsParams  # noqa: E402
-
-from tests.engine import oracle  # noqa: E402
-from tests.engine.chaos import END, START, ends_paragraph, make_head, make_target  # noqa: E402
-from tests.engine.exits import (  # noqa: E402
+from tests.engine import oracle
+from tests.engine.chaos import END, START, ends_paragraph, make_head, make_target
+from tests.engine.exits import (
     NEVER,
     ORACLE,
     always,

@@ -9,19 +9,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from vllm import SamplingParams
 
-from specexit.engine_env import prepare_in_process_engine
-
-prepare_in_process_engine()
-
-from vllm import SamplingParams  # noqa: E402
-
-from specexit.checkpoint import load_signal_head  # noqa: E402
-from specexit.heads.signal import activate  # noqa: E402
-from tests.engine import oracle  # noqa: E402
-from tests.engine.boundaries import boundaries  # noqa: E402
-from tests.engine.chaos import END, START  # noqa: E402
-from tests.engine.mimo import features, make_mimo  # noqa: E402
+from specexit.checkpoint import load_signal_head
+from specexit.heads.signal import activate
+from tests.engine import oracle
+from tests.engine.boundaries import boundaries
+from tests.engine.chaos import END, START
+from tests.engine.mimo import features, make_mimo
 
 LENGTH = 60
 TOLERANCE = 1e-4  # fp32 sums of some thousand terms in another order

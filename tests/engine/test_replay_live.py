@@ -65,11 +65,10 @@ def full_thinking(llm: Any, chaos: Path, kind: str) -> tuple[list[Any], list[Liv
         traces.append(
             replace(made, prompt_ids=prompt, output_ids=ids, think_start=0, think_end=end)
         )
-        signals, steps = recorded[i].signals, recorded[i].steps
         if END in ids:
-            assert len(signals) == end
+            assert len(recorded[i].signals) == end
         # drafts that were accepted in the last step, beyond max_tokens, had signals too
-        live.append(LiveSignals(signals[:end], steps[:end], ids))
+        live.append(recorded[i].first(end))
     return traces, live
 
 

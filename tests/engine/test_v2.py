@@ -12,18 +12,13 @@ from typing import Any
 
 import pytest
 import torch
+from vllm import SamplingParams
 
-from specexit.engine_env import prepare_in_process_engine
-
-prepare_in_process_engine()
-
-from vllm import SamplingParams  # noqa: E402
-
-from tests.conftest import ROOT  # noqa: E402
-from tests.engine import oracle  # noqa: E402
-from tests.engine.boundaries import boundaries  # noqa: E402
-from tests.engine.chaos import END, START  # noqa: E402
-from tests.engine.mimo import make_mimo  # noqa: E402
+from tests.conftest import ROOT
+from tests.engine import oracle
+from tests.engine.boundaries import boundaries
+from tests.engine.chaos import END, START
+from tests.engine.mimo import make_mimo
 
 LENGTH = 24
 LONG = 70  # with a prompt it needs three blocks of 32: four requests do not fit into six

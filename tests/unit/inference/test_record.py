@@ -57,7 +57,7 @@ def test_signals_of_finished_requests_are_given_once() -> None:
     journal = Journal(keep_signals=True)
     journal.open("a")
     journal.open("b")
-    journal.store("a", [(0.1, 0.2, 3.0)])
+    journal.store("a", [(0.1, 0.2, 3.0)], [1])
     journal.close("a")
     taken = journal.take_signals()
     assert taken.keys() == {"a"}

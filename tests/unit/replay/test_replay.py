@@ -218,6 +218,8 @@ def test_signals_of_another_length_are_refused() -> None:
     made = trace(0, [0, 5], 10, [True, True])
     with pytest.raises(ConfigError, match=r"10 thinking tokens, its signals have shape \(9, 3\)"):
         ReplayTable.from_traces([made], [np.full((9, 3), 0.9)])
+    with pytest.raises(ConfigError, match="steps and signals differ in length"):
+        ReplayTable.from_traces([made], [np.full((10, 3), 0.9)], steps=[np.zeros(0, np.int32)])
 
 
 def test_intervals_hold_the_estimates() -> None:
