@@ -43,6 +43,9 @@ class Smoothing(Settings):
     """Tokens of the `mean` kind."""
 
 
+MOST_TOKENS = 10**8  # fits the engine's 32-bit counters, the 10 % of a hard limit included
+
+
 class ExitPolicy(Settings):
     """When thinking ends. The calibrated policy comes with the head; a request may override it."""
 
@@ -59,15 +62,15 @@ class ExitPolicy(Settings):
     """EWMA and its alternatives."""
     patience: int = Field(1, ge=1, le=64)
     """Consecutive boundaries that must pass."""
-    min_think_tokens: int = Field(0, ge=0)
+    min_think_tokens: int = Field(0, ge=0, le=MOST_TOKENS)
     """Never exit before so many thinking tokens."""
-    min_boundaries: int = Field(1, ge=1)
+    min_boundaries: int = Field(1, ge=1, le=MOST_TOKENS)
     """Never exit before this boundary (the first paragraph's end is boundary 1)."""
-    max_think_tokens: int | None = Field(None, ge=1)
+    max_think_tokens: int | None = Field(None, ge=1, le=MOST_TOKENS)
     """End the thinking at the next boundary after so many tokens, and anywhere at 10 % more."""
     step_split: SplitMode = "paragraph"
     """Where an exit may fall: at blank lines, or also before connectives."""
-    exit_suffix: str = ""
+    exit_suffix: str = Field("", max_length=256)
     """Text forced after the think end, one token a step."""
     reenter: bool = False
     """Whether a request whose thinking was ended here may count as thinking again."""

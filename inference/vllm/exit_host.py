@@ -23,7 +23,7 @@ from specexit.think import ThinkFormat
 
 Triple = tuple[float, float, float]
 Layers = Sequence[Tensor]  # features of a step, `[N, F_l]` a layer
-MOST_PENDING = 256  # tokens whose features wait, of one request
+MOST_PENDING = 64  # tokens whose features wait, of one request
 MOST_ROWS = 256  # steps with more rows are copied from, not referred to
 
 

@@ -43,6 +43,16 @@ class ExitPlan:
         """Whether the request is looked at at all."""
         return self.modes[0]
 
+    @property
+    def reenters(self) -> bool:
+        """Whether a thinking may begin again after an exit."""
+        return self.modes[4]
+
+    @property
+    def discourse(self) -> bool:
+        """Whether an exit may also fall before a connective."""
+        return self.modes[5]
+
 
 def make_plan(
     policy: ExitPolicy,
@@ -149,9 +159,9 @@ def request_policy(base: ExitPolicy, argument: Any) -> ExitPolicy:
     if isinstance(argument, str):
         try:
             argument = json.loads(argument)
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             raise ConfigError(
-                f"specexit: {argument!r} is neither 'off', 'on' nor JSON ({error}); "
+                f"specexit: {argument[:200]!r} is neither 'off', 'on' nor JSON ({error}); "
                 'give "off" or policy overrides such as {"patience": 2}'
             ) from None
     if not isinstance(argument, Mapping):

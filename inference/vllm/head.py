@@ -34,7 +34,9 @@ METHODS = ("eagle3", "mtp")
 class LoadedHead:
     """All that a worker needs to know about its head.
 
-    `is_blank [V + 1] bool` (on the CPU) marks the ids whose text is only white space.
+    `is_blank [V + 1] bool` (on the CPU) marks the ids whose text is only white space;
+    `grammar_thinks` says that a structured output's grammar holds from the first token on, the
+    thinking included.
     """
 
     head: SignalHead
@@ -44,6 +46,7 @@ class LoadedHead:
     think: ThinkFormat
     splitter: StepSplitter
     is_blank: Tensor
+    grammar_thinks: bool
     encode: Callable[[str], list[int]]
 
 
@@ -126,6 +129,7 @@ def load(vllm_config: Any, device: torch.device) -> LoadedHead:
     def encode(text: str) -> list[int]:
         return list(tokenizer.encode(text, add_special_tokens=False))
 
+    grammar = vllm_config.structured_outputs_config
     return LoadedHead(
         head=head.to(device),
         metadata=metadata,
@@ -134,6 +138,7 @@ def load(vllm_config: Any, device: torch.device) -> LoadedHead:
         think=think,
         splitter=splitter,
         is_blank=blank,
+        grammar_thinks=not grammar.reasoning_parser or grammar.enable_in_reasoning,
         encode=encode,
     )
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from inference.vllm import seams
 from inference.vllm.exit_plan import request_policy
+from inference.vllm.head import policy_of
 from inference.vllm.settings import KEY
 from specexit.errors import SpecExitError
-from specexit.policy import ExitPolicy
 
 _MARK = "_specexit_request_check"
 
@@ -35,14 +35,14 @@ def install() -> None:
     def validate(self: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
         argument = (getattr(params, "extra_args", None) or {}).get(KEY)
         if argument is not None:
-            check(self, argument)
+            check(self, argument, params)
         return original(self, params, *args, **kwargs)
 
     InputProcessor._validate_params = validate
     setattr(InputProcessor, _MARK, True)
 
 
-def check(processor: Any, argument: Any) -> None:
+def check(processor: Any, argument: Any, params: Any) -> None:
     """Raise vLLM's validation error unless the server can do what a request asks for.
 
     Raises:
@@ -53,29 +53,35 @@ def check(processor: Any, argument: Any) -> None:
     try:
         base = getattr(processor, "_specexit_policy", None)
         if base is None:
-            base = _base_policy(processor.vllm_config, argument)
-            processor._specexit_policy = base
-        request_policy(base, argument)
+            if not _has_worker(processor.vllm_config):
+                _refuse_without_worker(argument)
+                return
+            base = processor._specexit_policy = policy_of(processor.vllm_config)
+        policy = request_policy(base, argument)
+        if getattr(params, "structured_outputs", None) is not None and policy.exit_suffix:
+            raise SpecExitError(
+                f"{KEY}.exit_suffix: {policy.exit_suffix!r} would be the first text of a "
+                "structured output, which its grammar refuses; leave one of them out"
+            )
     except SpecExitError as error:
         raise VLLMValidationError(
             str(error), parameter=f"vllm_xargs.{KEY}", value=str(argument)[:200]
         ) from None
 
 
-def _base_policy(vllm_config: Any, argument: Any) -> ExitPolicy:
-    """The server's policy; a server without SpecExit knows only `off`."""
+def _has_worker(vllm_config: Any) -> bool:
     from vllm.utils.import_utils import resolve_obj_by_qualname
-
-    from inference.vllm.head import policy_of
 
     worker = vllm_config.parallel_config.worker_cls
     if isinstance(worker, str):
         worker = resolve_obj_by_qualname(worker)
-    if hasattr(worker, "specexit_stats"):
-        return policy_of(vllm_config)
+    return hasattr(worker, "specexit_stats")
+
+
+def _refuse_without_worker(argument: Any) -> None:
+    """A server without SpecExit knows only `off`."""
     if argument != "off":
         raise SpecExitError(
             f"{KEY}: this server runs without SpecExit; start it with --worker-cls "
             "inference.vllm.SpecExitWorker and a head, or leave the argument out"
         )
-    return ExitPolicy()

@@ -85,13 +85,12 @@ class SpecExitRunnerV1:
         entering += scheduler_output.scheduled_cached_reqs.resumed_req_ids
         for request_id in entering:
             request = requests[request_id]
-            params = request.sampling_params
             session.enter(
                 request_id,
                 request.prompt_token_ids or (),
                 request.output_token_ids,
                 request.num_computed_tokens,
-                params.extra_args if params is not None else None,
+                request.sampling_params,
             )
         session.flush()
         return result
@@ -240,8 +239,10 @@ class SpecExitRunnerV1:
             session.journal.keep(request_ids, result)
         packed = record.pack(result, end_length)
 
+        present = session.present(request_ids)
+
         def finish(rows: list[list[float]], target: Any) -> None:
-            session.note(request_ids, record.unpack(rows, end_length))
+            session.note(present, record.unpack(rows, end_length))
             changes = session.journal.take_changes()
             if changes:
                 target.specexit = changes

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from vllm.v1.outputs import AsyncModelRunnerOutput
 
 from inference.vllm import exit_kernel, head, mtp_features, record, seams, v2_logprobs
 from inference.vllm.exit_step import StepInputs, StepResult
@@ -74,13 +75,12 @@ class SpecExitRunnerV2:
         session, this = self.specexit, self
         slots: dict[str, int] = this.req_states.req_id_to_index  # type: ignore[attr-defined]
         for new in scheduler_output.scheduled_new_reqs:
-            params = new.sampling_params
             session.enter(
                 new.req_id,
                 new.prefill_token_ids[: new.prompt_len],
                 new.prefill_token_ids[new.prompt_len :],
                 new.num_computed_tokens,
-                params.extra_args if params is not None else None,
+                new.sampling_params,
                 slot=slots[new.req_id],
             )
         session.flush()
@@ -216,19 +216,35 @@ class SpecExitRunnerV2:
         self._specexit_outcome = None
         if outcome is None:
             return output
-        inner, request_ids = output.get_output, list(output.model_runner_output.req_ids)
+        request_ids = list(output.model_runner_output.req_ids)
+        return _RecordedOutput(output, session, session.present(request_ids), outcome[1])
+
+
+class _RecordedOutput(AsyncModelRunnerOutput):
+    """An output that brings the step's record along, once its own copies have arrived.
+
+    It refers to vLLM's output and is not referred to by it, so both go with their last use.
+    """
+
+    def __init__(
+        self, output: Any, session: Session, present: list[tuple[str, int]], packed: Tensor
+    ) -> None:
+        self._output, self._session = output, session
+        self._present, self._packed = present, packed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._output, name)
+
+    def get_output(self) -> Any:
+        """The step's output, with its record attached."""
+        done = self._output.get_output()  # waits for an event that vLLM recorded after our copy
+        session = self._session
         end_length = len(session.loaded.think.end_ids)
-
-        def get_output() -> Any:
-            done = inner()  # waits for an event that vLLM recorded after our copy
-            session.note(request_ids, record.unpack(outcome[1].tolist(), end_length))
-            changes = session.journal.take_changes()
-            if changes:
-                done.specexit = changes
-            return done
-
-        output.get_output = get_output
-        return output
+        session.note(self._present, record.unpack(self._packed.tolist(), end_length))
+        changes = session.journal.take_changes()
+        if changes:
+            done.specexit = changes
+        return done
 
 
 def check_runner(runner: Any) -> None:

@@ -67,7 +67,8 @@ def clipped(record: dict[str, Any], outputs: int, before: dict[str, Any]) -> dic
     """
     if record.get("position", -1) < outputs:
         return record
-    return {**before, "injected": [p for p in record["injected"] if p < outputs]}
+    missing = {k: v for k, v in record.items() if k == "prompt_missing"}
+    return {**missing, **before, "injected": [p for p in record["injected"] if p < outputs]}
 
 
 class _Sync(_RecordMixin, Scheduler):

@@ -37,6 +37,7 @@ class Request:
             to be computed by a prefill; None when there are none.
         ids: prompt (and outputs, on a resume), kept only for the replay.
         over: nothing more can happen to it, so its steps need no work.
+        stays: how often it (re-)entered; what a step says of an earlier stay was dropped.
     """
 
     request_id: str
@@ -47,6 +48,7 @@ class Request:
     replay: range | None = None
     ids: Sequence[int] = ()
     over: bool = False
+    stays: int = 0
     saved: Snapshot | Row | None = None
     injected: list[int] = field(default_factory=list)
 
@@ -136,23 +138,25 @@ class Session:
         prompt_ids: Sequence[int],
         output_ids: Sequence[int],
         computed: int,
-        extra_args: dict[str, Any] | None,
+        params: Any,
         slot: int | None = None,
     ) -> None:
         """Give a new or resumed request a slot; `flush` fills it.
 
         Args:
             computed: tokens whose rows will not be computed (prefix cache).
+            params: the request's `SamplingParams`, if it has any.
             slot: the runner's own row for the request; any free one where it has none.
         """
         request = self._requests.get(request_id)
         if request is None:
-            policy = request_policy(self.loaded.policy, (extra_args or {}).get(KEY))
+            policy = self._policy(params)
             plan = make_plan(policy, self.loaded.think.end_ids, self.loaded.encode)
             request = Request(request_id, plan, policy, over=not plan.enabled)
             self._requests[request_id] = request
             if plan.enabled:
                 self.journal.open(request_id)
+        request.stays += 1
         if request.injected and request.injected[-1] >= len(output_ids):
             # an asynchronous scheduler drops what was in flight when it preempts
             request.injected = [p for p in request.injected if p < len(output_ids)]
@@ -175,6 +179,16 @@ class Session:
             return
         self._entering.append(self._admission(request, prompt_ids, output_ids, computed))
 
+    def _policy(self, params: Any) -> ExitPolicy:
+        """A request's policy; nothing is put where a grammar constrains the tokens."""
+        extra = getattr(params, "extra_args", None) or {}
+        policy = request_policy(self.loaded.policy, extra.get(KEY))
+        if getattr(params, "structured_outputs", None) is None:
+            return policy
+        if self.loaded.grammar_thinks:
+            return policy.model_copy(update={"enabled": False})
+        return policy.model_copy(update={"exit_suffix": ""})
+
     def _admission(
         self, request: Request, prompt: Sequence[int], outputs: Sequence[int], computed: int
     ) -> Admission:
@@ -185,7 +199,7 @@ class Session:
         request.outputs = len(outputs)
         request.replay = None
         closed = bool(request.injected)
-        thinking = think.is_thinking(known) and (request.plan.modes[4] or not closed)
+        thinking = think.is_thinking(known) and (request.plan.reenters or not closed)
         begin = self._first_thinking(known) if thinking else len(known)
         tokens = boundary = forced = 0
         if saved is None and begin < len(known):
@@ -281,7 +295,7 @@ class Session:
             own, before = ids[: len(rows)], torch.cat([ids[:1] * 0 + self.state.no_token, ids])
         after = torch.tensor(request.ids[begin + 1 : end + 1])
         splits = self.loaded.splitter.mask(own, before[: len(rows)])
-        if request.plan.modes[5]:
+        if request.plan.discourse:
             splits = splits | self.loaded.splitter.is_connective[after]
         if self.host is not None:
             self.host.replay(request.slot, features, splits.tolist())
@@ -336,22 +350,30 @@ class Session:
                 edits.append((b, edit))
                 row = self.host.rows[request.slot]
                 written = row is not None and row.written >= len(request.plan.forced)
-                request.over = written and not request.plan.modes[4]
+                request.over = written and not request.plan.reenters
             if event is not None:
                 if event.kind == "injected":
                     request.injected.append(event.position)
                 self.journal.note(request_id, event)
         return edits
 
-    def note(self, request_ids: Sequence[str], events: Iterable[Event | None]) -> None:
-        """Take the host's copy of what a step did."""
-        for request_id, event in zip(request_ids, events, strict=True):
+    def present(self, request_ids: Sequence[str]) -> list[tuple[str, int]]:
+        """A batch's requests and their stays, for `note`."""
+        return [(r, self._requests[r].stays) for r in request_ids]
+
+    def note(self, present: Sequence[tuple[str, int]], events: Iterable[Event | None]) -> None:
+        """Take the host's copy of what a step did.
+
+        Args:
+            present: what `present` said when the step ran.
+        """
+        for (request_id, stay), event in zip(present, events, strict=True):
             request = self._requests.get(request_id)
-            if event is None or request is None:
+            if event is None or request is None or request.stays != stay:
                 continue
             if event.kind == "injected":
                 request.injected.append(event.position)
-                done = len(request.plan.forced) == 1 and not request.plan.modes[4]
+                done = len(request.plan.forced) == 1 and not request.plan.reenters
                 request.over = request.over or done
             self.journal.note(request_id, event)
 

@@ -36,6 +36,18 @@ class SpecExitWorker(_Base):
         self.model_runner.specexit.journal.reset()
         return result
 
+    def sleep(self, level: int = 1) -> None:
+        """Sleep as vLLM does, at level 1.
+
+        Raises:
+            ConfigError: level 2 drops what `reload_weights` does not bring back: the signal head.
+        """
+        if level > 1:
+            raise ConfigError(
+                f"specexit: sleep level {level} would drop the signal head; use level 1"
+            )
+        super().sleep(level)
+
     def specexit_stats(self) -> dict[str, Any]:
         """Counters since the start, and what is in use now (`collective_rpc`)."""
         session = self.model_runner.specexit
@@ -99,6 +111,12 @@ def check_supported(vllm_config: Any) -> None:
         value = getattr(parallel, name, 1)
         if value > 1:
             raise ConfigError(f"specexit: {name} {value} is not supported; set it to 1")
+    speculative = vllm_config.speculative_config
+    if getattr(speculative, "method", None) == "mtp" and parallel.tensor_parallel_size > 1:
+        raise ConfigError(  # its embedding is a collective, which ranks would not run alike
+            f"specexit: method mtp with tensor_parallel_size {parallel.tensor_parallel_size} is "
+            "not supported; set it to 1"
+        )
     for part, name in REFUSED:
         if getattr(getattr(vllm_config, part, None), name, False):
             raise ConfigError(f"specexit: {name} true is not supported; leave it out")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from vllm.exceptions import VLLMValidationError
+from vllm.sampling_params import StructuredOutputsParams
 
 from tests.engine.chaos import BLANK, END, NEWLINE, SPACE, SPLIT, START, ends_paragraph
 from tests.engine.exits import LENGTH, always, first_split, ids, params, records
@@ -144,6 +145,9 @@ def test_prompt_that_holds_a_part_of_the_thinking_equals_having_generated_it(
         ("nope", "neither 'off', 'on' nor JSON"),
         ('{"patience": 0}', "patience"),
         ({"thresholds": {"confidence": 2}}, "specexit.thresholds.confidence: 2"),
+        ({"min_think_tokens": 3_000_000_000}, "specexit.min_think_tokens: 3000000000"),
+        ({"exit_suffix": "a" * 300}, "specexit.exit_suffix"),
+        ("[" * 100_000, "neither 'off', 'on' nor JSON"),
     ],
 )
 def test_bad_request_is_refused_in_the_front_end(
@@ -152,3 +156,35 @@ def test_bad_request_is_refused_in_the_front_end(
     with pytest.raises(VLLMValidationError, match=says):
         main().generate(prompts[:1], params(argument))
     assert main().generate(prompts[:1], params("off", 3))  # and the engine lives on
+
+
+def test_a_server_without_specexit_knows_only_off(
+    engine: Callable[..., Any], chaos: Path, prompts: list[Any]
+) -> None:
+    plain = engine(str(chaos / "target"))
+    for _ in range(2):  # the second time after an `off` was let through
+        with pytest.raises(VLLMValidationError, match="runs without SpecExit"):
+            plain.generate(prompts[:1], params({"patience": 2}, 3))
+        assert plain.generate(prompts[:1], params("off", 3))
+
+
+def test_nothing_is_put_where_a_grammar_holds_while_the_model_thinks(
+    main: Callable[[], Any], prompts: list[Any]
+) -> None:
+    """Without a reasoning parser the grammar constrains the thinking too."""
+    grammar = StructuredOutputsParams(regex=r"[0-9]{3}x[0-9]{2}")
+    wanted = main().generate(
+        prompts, params("off", 20, structured_outputs=grammar, ignore_eos=False)
+    )
+    got = main().generate(
+        prompts,
+        params(
+            {"signals": [], "max_think_tokens": 2}, 20, structured_outputs=grammar, ignore_eos=False
+        ),
+    )
+    assert ids(got) == ids(wanted)
+    assert all(o.outputs[0].finish_reason == "stop" for o in got)
+    with pytest.raises(VLLMValidationError, match="exit_suffix"):
+        main().generate(
+            prompts[:1], params(always(0, exit_suffix="ok"), 20, structured_outputs=grammar)
+        )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from inference.vllm.metrics import metrics
+from inference.vllm.metrics import metrics, written
 from inference.vllm.record import Event, Journal
 
 INJECTED = Event("injected", 12, 12, 2, (0.9, 0.5, 30.0))
@@ -108,4 +110,16 @@ def test_a_think_end_behind_the_last_token_is_no_part_of_the_record() -> None:
     assert clipped({**cut, "injected": [90]}, 90, {"exit": "none"}) == {
         "exit": "none",
         "injected": [],
+    }
+
+
+def test_an_exit_behind_a_stop_string_is_not_told() -> None:
+    record = {"exit": "injected", "injected": [7], "position": 7, "think_tokens": 7}
+    front = SimpleNamespace(num_output_tokens=lambda: 8)
+    assert written(record, front) == record
+    front = SimpleNamespace(num_output_tokens=lambda: 5)
+    assert written({**record, "prompt_missing": 2}, front) == {
+        "exit": "none",
+        "injected": [],
+        "prompt_missing": 2,
     }
