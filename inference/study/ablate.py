@@ -33,7 +33,7 @@ class LiveSettings(Settings):
     data: str
     """Data set that the tables were recorded from."""
     policies: int = Field(3, ge=0)
-    """How many of the best policies of each table are run live; 0 for none."""
+    """How many of the best policies of each table, all different, are run live; 0 for none."""
     questions: int = Field(200, ge=1)
     """Held-out questions that each answers."""
     dtype: str = "float32"
@@ -238,7 +238,11 @@ def _confirm(
             and row["policy"]["smoothing"]["unit"] == "token"
         ]
         runnable.sort(key=lambda row: row["chosen_on"]["think_tokens"])
-        policies = [ExitPolicy.model_validate(row["policy"]) for row in runnable[: live.policies]]
+        policies: list[ExitPolicy] = []
+        for row in runnable:  # several axes share their best policy
+            policy = ExitPolicy.model_validate(row["policy"])
+            if policy not in policies and len(policies) < live.policies:
+                policies.append(policy)
         table = ReplayTable.load(folder).of_split(settings.test_split)
         result = confirm_live(
             table,
