@@ -23,6 +23,7 @@ from specexit.errors import CheckpointError
 from specexit.files import atomic_path, read_json, write_json
 from specexit.heads.signal import Kind, SignalHead
 from specexit.policy import ExitPolicy
+from specexit.target_config import read_target_config
 from specexit.think import ThinkFormat
 
 FORMAT_VERSION = 1
@@ -152,9 +153,7 @@ def load_signal_head(head_folder: str | Path) -> tuple[SignalHead, HeadMetadata]
 def target_facts(target: str | Path, config: Any = None) -> TargetFacts:
     """Facts of a target from its folder (and its `transformers` config, read where not given)."""
     if config is None:
-        from transformers import AutoConfig
-
-        config = AutoConfig.from_pretrained(str(target))
+        config = read_target_config(target)
     text = config.get_text_config()
     return TargetFacts(
         model_type=text.model_type,

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from specexit.heads.eagle3 import Eagle3Head
+from specexit.heads.draft import Draft
+from specexit.heads.mtp import MtpHead
 
 
 def shift(x: Tensor, by: int, fill: int | bool = 0) -> Tensor:
@@ -37,7 +38,7 @@ def same_sequence(document: Tensor) -> Tensor:
 
 
 def unroll(
-    head: Eagle3Head,
+    head: Draft,
     hidden: Tensor,
     ids: Tensor,
     positions: Tensor,
@@ -47,9 +48,12 @@ def unroll(
     """Yield `out [R, T, H]` of each draft step, the input of `head.logits`.
 
     Args:
-        hidden: `[R, T, H]`, `head.combine(features)`.
+        hidden: `[R, T, H]`, `head.fc(head.inputs(...))`.
         ids, positions, document: `[R, T]` of the packed rows.
     """
+    if isinstance(head, MtpHead):
+        yield from _unroll_mtp(head, hidden, ids, positions, document, steps)
+        return
     allowed = same_sequence(document)
     keys: list[Tensor] = []
     values: list[Tensor] = []
@@ -60,6 +64,25 @@ def unroll(
         attended = chain_attention(q, keys, values, allowed)
         out, hidden = head.finish(attended.to(residual.dtype), residual)
         yield out
+
+
+def _unroll_mtp(
+    head: MtpHead, x: Tensor, ids: Tensor, positions: Tensor, document: Tensor, steps: int
+) -> Iterator[Tensor]:
+    """`unroll` of an MTP head: the keys of all steps lie in one cache, and the mask lets a row see
+    the rows of step 0 as above, and of later steps its own alone."""
+    from transformers import DynamicCache
+
+    cache = DynamicCache()
+    R, T = ids.shape
+    allowed = same_sequence(document)
+    own = torch.eye(T, dtype=torch.bool, device=ids.device).expand(R, 1, T, T)
+    for k in range(steps):
+        out = head.run(x, positions + k, allowed, cache)
+        yield out
+        if k + 1 < steps:
+            x = head.fc(head.inputs(out, shift(ids, k + 2), positions + k + 1))
+            allowed = torch.cat([allowed, own], -1)
 
 
 def chain_attention(q: Tensor, keys: list[Tensor], values: list[Tensor], allowed: Tensor) -> Tensor:

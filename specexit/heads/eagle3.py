@@ -59,8 +59,13 @@ class DraftLayer(nn.Module):
 
 
 class Eagle3Head(nn.Module):
-    """EAGLE3 draft of one layer."""
+    """EAGLE3 draft of one layer.
 
+    Attributes:
+        lag: rows between a token and the row that holds its features: none.
+    """
+
+    lag = 0
     d2t: Tensor
     t2d: Tensor
 
@@ -120,6 +125,20 @@ class Eagle3Head(nn.Module):
         return draft_ids + self.d2t[draft_ids]
 
     # -- the computation ------------------------------------------------------------------------
+
+    @property
+    def has_input_norms(self) -> bool:
+        """Whether trainable norms stand before `fc` and the signal head."""
+        return self.config.norm_before_fc or self.config.fc_norm
+
+    def select(self, features: Tensor, final: Tensor) -> Tensor:
+        """The target's states that the head reads: `features`, not those after its last norm."""
+        return features
+
+    def inputs(self, features: Tensor, next_ids: Tensor, positions: Tensor) -> Tensor:
+        """What `fc` and the signal head read in each row, as `MtpHead.inputs`; the token after a
+        row's and its position play no part."""
+        return self.normalise(features)
 
     def normalise(self, features: Tensor) -> Tensor:
         """`[..., n * H]` auxiliary states -> what `fc` and the signal head read."""

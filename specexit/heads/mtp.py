@@ -1,247 +1,263 @@
-"""MTP drafts: what their input projection reads, per model family, and MiMo's layer in full.
+"""The MTP draft head: a target's own kind of decoder layer behind one projection.
 
-An MTP layer at row p pairs the target's last hidden state h_p with the embedding e of token p + 1.
-Both are normed and concatenated; a projection of `[2H -> H]` reads that, and so does the signal
-head (DESIGN section 2). Names and order differ per family, as in vLLM's `mimo_mtp.py`,
-`deepseek_mtp.py`, `glm4_moe_mtp.py`, `qwen3_next_mtp.py`.
+Row p pairs the target's last hidden state h_p with the embedding of token p + 1. Both are normed
+and concatenated; `fc` reads that, `[2H -> H]`, and so does the signal head (DESIGN section 2). Then
+one decoder layer, of the class that `transformers` has for the target (dense or mixture of
+experts, any attention), at rotary position p, predicts token p + 2. Embedding and output layer are
+the target's, bound with `bind`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from safetensors import safe_open
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specexit.errors import CheckpointError, ConfigError
-from specexit.files import read_json
-from specexit.heads.cache import DraftCache, attend
-from specexit.heads.eagle3 import Proposal
-from specexit.heads.layers import Attention, GatedMLP, RMSNorm, Rope
+from specexit.errors import CheckpointError
+from specexit.files import read_json, write_json
+from specexit.heads.mtp_family import MtpFamily, family_of
+from specexit.heads.mtp_files import SHARED, read_layer, read_shared, write_head
+from specexit.target_config import read_target_config
 
 
 @dataclass(frozen=True)
-class MtpFamily:
-    """How a family's MTP input is made.
+class MtpConfig:
+    """Shape of an MTP head, which is its target's.
 
     Attributes:
-        prefix: of the layer's weights; `{layer}` is the number of decoder layers.
-        embedding_norm, hidden_norm, projection: names under the prefix.
-        order: which half comes first in the projection's input.
-        hidden: whether h is the last layer's output `before` or `after` the target's final norm.
-        zero_based: norm weights are stored as w - 1 (Gemma's and Qwen3-Next's norm).
+        target: `transformers` config of the target's text model.
+        family: names and order of its MTP input.
+        values: content of the target's `config.json`.
     """
 
-    prefix: str
-    embedding_norm: str
-    hidden_norm: str
-    projection: str
-    order: Literal["hidden_first", "embedding_first"]
-    hidden: Literal["before", "after"] = "after"
-    zero_based: bool = False
-
-
-_EH_PROJ = MtpFamily("model.layers.{layer}", "enorm", "hnorm", "eh_proj", "embedding_first")
-_FC = MtpFamily(
-    "mtp",
-    "pre_fc_norm_embedding",
-    "pre_fc_norm_hidden",
-    "fc",
-    "embedding_first",
-    zero_based=True,
-)
-FAMILIES: Mapping[str, MtpFamily] = {
-    "mimo": MtpFamily(
-        "model.mtp_layers.0",
-        "token_layernorm",
-        "hidden_layernorm",
-        "input_proj",
-        "hidden_first",
-        hidden="before",
-    ),
-    "deepseek_v3": _EH_PROJ,
-    "deepseek_v32": _EH_PROJ,
-    "glm4_moe": _EH_PROJ,
-    "qwen3_next": _FC,
-    "qwen3_5": _FC,
-    "qwen3_5_moe": _FC,
-}
-
-
-def family_of(model_type: str) -> MtpFamily:
-    """The family of a target.
-
-    Raises:
-        ConfigError: its MTP is not known here.
-    """
-    if model_type not in FAMILIES:
-        raise ConfigError(
-            f"draft.method: mtp is not known for model_type {model_type!r} "
-            f"(known: {', '.join(sorted(FAMILIES))}); use method eagle3"
-        )
-    return FAMILIES[model_type]
-
-
-class MtpInput(nn.Module):
-    """The normed, concatenated input of an MTP layer's projection, frozen.
-
-    Args:
-        embedding_weight, hidden_weight: `[H]`, effective weights of the two norms.
-    """
-
-    embedding_weight: Tensor
-    hidden_weight: Tensor
-
-    def __init__(
-        self, family: MtpFamily, embedding_weight: Tensor, hidden_weight: Tensor, eps: float
-    ) -> None:
-        super().__init__()
-        self.family, self.eps = family, eps
-        self.register_buffer("embedding_weight", embedding_weight.float())
-        self.register_buffer("hidden_weight", hidden_weight.float())
+    target: Any
+    family: MtpFamily
+    values: dict[str, Any]
 
     @classmethod
-    def load(cls, target: str | Path, config: Any) -> MtpInput:
-        """From the target's own checkpoint.
+    def read(cls, folder: str | Path) -> MtpConfig:
+        """From a target's folder, or that of a head.
 
         Raises:
-            CheckpointError: it has no MTP layer.
+            ConfigError: the family is not known.
         """
-        text = config.get_text_config()
-        family = family_of(text.model_type)
-        prefix = family.prefix.format(layer=text.num_hidden_layers)
-        names = [f"{prefix}.{n}.weight" for n in (family.embedding_norm, family.hidden_norm)]
-        norms = [tensor.float() + float(family.zero_based) for tensor in _read(target, names)]
-        return cls(family, norms[0], norms[1], text.rms_norm_eps)
+        config = read_target_config(folder)
+        family = family_of(config)
+        return cls(config.get_text_config(), family, read_json(Path(folder) / "config.json"))
 
-    def forward(self, hidden: Tensor, embedded: Tensor) -> Tensor:
-        """Features f of row p.
+    @property
+    def hidden_size(self) -> int:
+        """H."""
+        return int(self.target.hidden_size)
 
-        Args:
-            hidden: `[..., H]`, the target's last hidden state at token p.
-            embedded: `[..., H]`, embedding of token p + 1.
+    @property
+    def in_features(self) -> int:
+        """2H, the width of the features f that `fc` and the signal head read."""
+        return 2 * self.hidden_size
 
-        Returns:
-            `[..., 2H] float32`.
-        """
-        e = _rms(embedded, self.embedding_weight, self.eps)
-        h = _rms(hidden, self.hidden_weight, self.eps)
-        halves = [h, e] if self.family.order == "hidden_first" else [e, h]
-        return torch.cat(halves, -1)
+    @property
+    def vocab_size(self) -> int:
+        """Of the target, and so of the draft."""
+        return int(self.target.vocab_size)
+
+    @property
+    def aux_layer_ids(self) -> tuple[int, ...]:
+        """vLLM's id of the last layer's output before the final norm."""
+        return (int(self.target.num_hidden_layers),)
+
+    @property
+    def prefix(self) -> str:
+        """Of the layer's tensors in a checkpoint."""
+        return self.family.prefix.format(layer=self.target.num_hidden_layers)
+
+    def to_json(self, dtype: torch.dtype) -> dict[str, Any]:
+        """`config.json` of a head: the target's, with one MTP layer and plain weights."""
+        dropped = ("auto_map", "quantization_config", "torch_dtype")
+        values = {n: copy.deepcopy(v) for n, v in self.values.items() if n not in dropped}
+        values["dtype"] = str(dtype).removeprefix("torch.")
+        if values["model_type"] == "mimo":  # engines go by the architecture; this needs no code
+            values["model_type"] = "qwen2"
+        values.get("text_config", values)[self.family.layers_entry] = 1
+        return values
 
 
-class MiMoHead(nn.Module):
-    """MiMo's MTP layer (`mimo_mtp.py`): its names are those under `model.mtp_layers.0`."""
+class MtpHead(nn.Module):
+    """MTP draft of one layer.
 
-    def __init__(self, config: Any) -> None:
+    Attributes:
+        lag: rows between a token and the row that holds its features: those of token t are
+            `[norm(embed(x_t)); norm(h_{t-1})]`, of row t - 1.
+        has_input_norms: trainable norms stand before `fc` and the signal head.
+    """
+
+    lag = 1
+    has_input_norms = True
+
+    def __init__(self, config: MtpConfig) -> None:
         super().__init__()
-        H, eps = config.hidden_size, config.rms_norm_eps
-        heads = config.num_attention_heads
-        head_dim = getattr(config, "head_dim", None) or H // heads
-        self.token_layernorm = RMSNorm(H, eps)
-        self.hidden_layernorm = RMSNorm(H, eps)
-        self.input_proj = nn.Linear(2 * H, H, bias=False)
-        self.input_layernorm = RMSNorm(H, eps)
-        self.self_attn = Attention(H, H, heads, config.num_key_value_heads, head_dim, bias=True)
-        self.post_attention_layernorm = RMSNorm(H, eps)
-        self.mlp = GatedMLP(H, config.intermediate_size)
-        self.final_layernorm = RMSNorm(H, eps)
-        self.rope = Rope(head_dim, config.rope_parameters, config.max_position_embeddings)
+        self.config = config
+        H = config.hidden_size
+        example = _one_layer(config.target)
+        norm: type[nn.Module] = type(example.norm)
+        eps = config.target.rms_norm_eps
+        self.embedding_norm = norm(H, eps=eps)
+        self.hidden_norm = norm(H, eps=eps)
+        self.fc = nn.Linear(2 * H, H, bias=False)
+        self.block = type(example.layers[0])(example.config, 0)
+        self.final_norm = norm(H, eps=eps)
+        self.rope = type(example.rotary_emb)(example.config)
         self._embedding: Tensor | None = None
         self._output: Tensor | None = None
 
-    @classmethod
-    def load(cls, target: str | Path, config: Any) -> MiMoHead:
-        """From the target's checkpoint, in fp32, with its embedding and output layer."""
-        head = cls(config)
-        prefix = FAMILIES["mimo"].prefix
-        names = list(head.state_dict())
-        tensors = _read(target, [f"{prefix}.{n}" for n in names])
-        head.load_state_dict({n: t.float() for n, t in zip(names, tensors, strict=True)})
-        shared = ["model.embed_tokens.weight"]
-        if not config.tie_word_embeddings:
-            shared.append("lm_head.weight")
-        read = [t.float() for t in _read(target, shared)]
-        object.__setattr__(head, "_embedding", read[0])
-        object.__setattr__(head, "_output", read[-1])
-        return head.eval()
+    def bind(self, embedding: Tensor, output: Tensor) -> MtpHead:
+        """Use the target's embedding and output rows, both `[V, H]`; neither is trained."""
+        expected = (self.config.vocab_size, self.config.hidden_size)
+        for name, weight in (("embedding", embedding), ("output layer", output)):
+            if tuple(weight.shape) != expected:
+                raise CheckpointError(
+                    f"head: the target's {name} is {tuple(weight.shape)}, expected {expected}"
+                )
+        object.__setattr__(self, "_embedding", embedding.detach())  # never parameters of the head
+        object.__setattr__(self, "_output", output.detach())
+        return self
 
-    def features(self, hidden: Tensor, ids: Tensor, positions: Tensor) -> Tensor:
-        """`[n, 2H]`, what `input_proj` and the signal head read; the embedding at position 0 is
-        masked, as vLLM does."""
-        assert self._embedding is not None
-        embedded = nn.functional.embedding(ids, self._embedding)
-        embedded = torch.where(positions[:, None] == 0, 0.0, embedded)
-        return torch.cat([self.hidden_layernorm(hidden), self.token_layernorm(embedded)], -1)
+    def to_target_ids(self, draft_ids: Tensor) -> Tensor:
+        """Draft ids are target ids."""
+        return draft_ids
 
-    @torch.no_grad()
-    def extend(self, cache: DraftCache, hidden: Tensor, next_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Run n new rows.
+    # -- the computation ------------------------------------------------------------------------
+
+    def select(self, features: Tensor, final: Tensor) -> Tensor:
+        """The target's states that the head reads.
 
         Args:
-            hidden: `[n, H]`, the target's last hidden states before its final norm, or the
-                layer's own output in further draft steps.
+            features: `[..., H]`, the last layer's output before the final norm.
+            final: `[..., H]`, after it.
+        """
+        return final if self.config.family.hidden == "after" else features
+
+    def inputs(self, hidden: Tensor, next_ids: Tensor, positions: Tensor) -> Tensor:
+        """Features f of rows p, what `fc` and the signal head read.
+
+        Args:
+            hidden: `[..., H]` at token p, or the head's own output in further draft steps.
+            next_ids: `[...] int64`, token p + 1.
+            positions: `[...] int64`, p.
+
+        Returns:
+            `[..., 2H]`.
+        """
+        assert self._embedding is not None, "bind was not called"
+        embedded = F.embedding(next_ids, self._embedding).to(self.fc.weight.dtype)
+        if self.config.family.masks_first:
+            embedded = embedded.masked_fill((positions == 0)[..., None], 0.0)
+        halves = [self.embedding_norm(embedded), self.hidden_norm(hidden.to(embedded.dtype))]
+        if self.config.family.order == "hidden_first":
+            halves.reverse()
+        return torch.cat(halves, -1)
+
+    def run(self, x: Tensor, positions: Tensor, allowed: Tensor, cache: Any) -> Tensor:
+        """The decoder layer over new rows, whose keys and values go to the cache.
+
+        Args:
+            x: `[B, T, H]`, `fc(inputs)`.
+            positions: `[B, T] int64`.
+            allowed: `[B, 1, T, M] bool`, which of the cached and new rows each row sees.
+            cache: a `transformers` cache.
+
+        Returns:
+            `[B, T, H]` for `logits`, and for the next draft step.
+        """
+        out = self.block(
+            x,
+            position_embeddings=self.rope(x, positions),
+            attention_mask=allowed,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+        )
+        return self.final_norm(out) if self.config.family.feeds_normed else out
+
+    def logits(self, out: Tensor) -> Tensor:
+        """`[..., H]` -> `[..., V]`."""
+        assert self._output is not None, "bind was not called"
+        if not self.config.family.feeds_normed:
+            out = self.final_norm(out)
+        return F.linear(out, self._output.to(out.dtype))
+
+    @torch.no_grad()
+    def extend(self, cache: Any, hidden: Tensor, next_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Run n new rows of one request and keep them in the cache.
+
+        Args:
+            cache: a `transformers` cache; crop it to forget drafted rows.
+            hidden: `[n, H]`, the target's states, or a draft step's own output.
             next_ids: `[n] int64`, the token after each row's.
 
         Returns:
-            `logits [n, V]` and the layer's output `[n, H]`.
+            `logits [n, V]` and the next hidden states `[n, H]`.
         """
+        n, begin = len(next_ids), cache.get_seq_length()
+        positions = torch.arange(begin, begin + n, device=hidden.device)
+        allowed = torch.ones(n, begin + n, dtype=torch.bool, device=hidden.device).tril(begin)
+        x = self.fc(self.inputs(hidden, next_ids, positions))
+        out = self.run(x[None], positions[None], allowed[None, None], cache)[0]
+        return self.logits(out), out
+
+    # -- files ----------------------------------------------------------------------------------
+
+    def save(self, folder: str | Path, *, dtype: torch.dtype | None = None) -> None:
+        """Write what engines load as a draft of method `mtp`: the layer under the target's names,
+        the target's embedding and output layer, and its `config.json`, each file atomically.
+
+        Args:
+            dtype: of the stored parameters; by default the target's.
+        """
+        assert self._embedding is not None, "bind was not called"
         assert self._output is not None
-        begin = len(cache)
-        positions = torch.arange(begin, begin + len(next_ids), device=hidden.device)
-        x = self.input_proj(self.features(hidden, next_ids, positions))[None]
-        q, k, v = self.self_attn.project(self.input_layernorm(x), self.rope(positions[None]))
-        x = x + self.self_attn.merge(attend(q, *cache.append(k, v)))
-        x = x + self.mlp(self.post_attention_layernorm(x))
-        out = self.final_layernorm(x)[0]
-        return out @ self._output.T, out
+        kind = dtype or self.config.target.dtype or torch.float32
+        state = dict(self.state_dict())
+        shared = dict(zip(SHARED, (self._embedding, self._output), strict=True))
+        write_head(Path(folder), state, shared, self.config.prefix, self.config.family, kind)
+        write_json(Path(folder) / "config.json", self.config.to_json(kind))
 
-    @torch.no_grad()
-    def propose(self, cache: DraftCache, hidden: Tensor, next_ids: Tensor, k: int) -> Proposal:
-        """Take the newly accepted rows in, then draft `k` tokens; see `Eagle3Head.propose`."""
-        logits, out = self.extend(cache, hidden, next_ids)
-        kept = len(cache)
-        rows, ids = [logits[-1:]], [logits[-1:].argmax(-1)]
-        out = out[-1:]
-        for _ in range(1, k):
-            row, out = self.extend(cache, out, ids[-1])
-            rows.append(row)
-            ids.append(row.argmax(-1))
-        cache.truncate(kept)
-        return Proposal(torch.cat(ids), torch.cat(rows))
+    @classmethod
+    def load(cls, folder: str | Path, *, dtype: torch.dtype | None = torch.float32) -> MtpHead:
+        """Read the MTP layer of a target, or of a head that `save` wrote.
 
+        Args:
+            dtype: of the parameters in memory; None keeps the file's.
 
-def _rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    y = x.float()
-    return y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + eps) * weight
+        Raises:
+            CheckpointError: the checkpoint has no MTP layer, or it is quantised or incomplete.
+            ConfigError: the family is not known.
+        """
+        head = cls(MtpConfig.read(folder))
+        expected = {n: tuple(t.shape) for n, t in head.state_dict().items()}
+        tensors = read_layer(Path(folder), expected, head.config.prefix, head.config.family)
+        head.load_state_dict(tensors)
+        shared = read_shared(Path(folder))
+        if shared is not None:
+            head.bind(*shared)
+        return head.to(dtype or tensors["fc.weight"].dtype)
 
 
-def _read(target: str | Path, names: list[str]) -> list[Tensor]:
-    """Tensors of a local, possibly sharded, checkpoint."""
-    folder = Path(target)
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise CheckpointError(f"target: {target} is no local folder with *.safetensors files")
-    index = folder / "model.safetensors.index.json"
-    place: dict[str, Path] = {}
-    if index.is_file():
-        table = read_json(index)["weight_map"]
-        place = {n: folder / table[n] for n in names if n in table}
-    else:
-        for file in files:
-            with safe_open(str(file), framework="pt") as f:
-                place |= {n: file for n in f.keys() if n in names}  # noqa: SIM118
-    missing = [n for n in names if n not in place]
-    if missing:
-        raise CheckpointError(
-            f"target: {target} has no {missing[0]}; its checkpoint carries no MTP layer"
-        )
-    tensors = []
-    for name in names:
-        with safe_open(str(place[name]), framework="pt") as f:
-            tensors.append(f.get_tensor(name))
-    return tensors
+def _one_layer(text: Any) -> Any:
+    """The target's text model, cut to one layer like its MTP layer, without memory."""
+    from transformers import AutoModel
+
+    config = copy.deepcopy(text)
+    depth, config.num_hidden_layers = config.num_hidden_layers, 1
+    if getattr(config, "layer_types", None) is not None:
+        config.layer_types = ["full_attention"]
+    if hasattr(config, "mlp_only_layers"):
+        config.mlp_only_layers = []
+    if hasattr(config, "first_k_dense_replace"):
+        config.first_k_dense_replace = int(depth < config.first_k_dense_replace)
+    with torch.device("meta"):
+        return AutoModel.from_config(config, attn_implementation="sdpa")
