@@ -46,6 +46,7 @@ def train_head(argv: list[str]) -> int:
 
 def train_signals(argv: list[str]) -> int:
     """`specexit train signals --draft HEAD --kind linear --out HEAD2`."""
+    from specexit.heads.draft import is_eagle3
     from training.config import TrainConfig
 
     p = parser(
@@ -60,6 +61,7 @@ def train_signals(argv: list[str]) -> int:
     set_verbosity(args)
     overrides = [
         *args.overrides,
+        f"draft.method={'eagle3' if is_eagle3(args.draft) else 'mtp'}",
         f"draft.init_from={args.draft}",
         "draft.freeze=true",
         f"signals.heads=[{args.kind}]",

@@ -12,14 +12,15 @@ from specexit.heads.signal import Kind
 
 
 class DraftSettings(Settings):
-    """The draft head. `init_from` starts from a trained head; then the shape comes from there."""
+    """The draft head. `init_from` starts from a trained head; then the shape comes from there. An
+    MTP head has its target's shape, and starts from the target's own MTP layer where it has one."""
 
-    method: Literal["eagle3"] = "eagle3"
-    """vLLM's speculative method; MTP heads cannot be trained yet."""
+    method: Literal["eagle3", "mtp"] = "eagle3"
+    """vLLM's speculative method."""
     init_from: str | None = None
     """Folder of a head (own, or a published EAGLE3 head) to start from."""
     freeze: bool = False
-    """Train no draft parameter, only the signals (needs `init_from`)."""
+    """Train no draft parameter, only the signals (`eagle3` needs `init_from`)."""
     style: LayerStyle = "llama"
     """Layer of the draft: `llama` loads everywhere, `qwen3` adds norms over heads."""
     aux_layer_ids: tuple[int, ...] | None = None
@@ -41,8 +42,13 @@ class DraftSettings(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> DraftSettings:
-        if self.freeze and self.init_from is None:
+        if self.freeze and self.init_from is None and self.method == "eagle3":
             raise ValueError("freeze: true needs init_from: the folder of a trained head")
+        if self.method == "mtp":
+            surplus = self.model_fields_set - {"method", "init_from", "freeze"}
+            if surplus:
+                names = ", ".join(sorted(surplus))
+                raise ValueError(f"method mtp takes its shape from the target; remove {names}")
         return self
 
 

@@ -22,9 +22,10 @@ from specexit.checkpoint import (
 )
 from specexit.dataset import Split, Trace, read_traces
 from specexit.errors import ConfigError
-from specexit.heads.eagle3 import Eagle3Head
+from specexit.heads.draft import Draft, load_draft
 from specexit.heads.signal import SignalHead, activate
 from training.batch import collate
+from training.draft import bind_target, thinking_inputs
 from training.examples import Example, Thinking, make_examples
 from training.features import OnlineTarget, resolve_target
 from training.memory import compute_features
@@ -75,7 +76,7 @@ def evaluate_head(
         CheckpointError: the head belongs to another target.
     """
     path = resolve_target(target)
-    draft = Eagle3Head.load(folder)
+    draft = load_draft(folder)
     signals: SignalHead | None = None
     if has_signals(folder):
         metadata = load_metadata(folder)
@@ -86,10 +87,10 @@ def evaluate_head(
         raise ConfigError(f"data: {data} has no kept trace in split {split}")
     dtype = torch.float32 if torch.device(device).type == "cpu" else None
     model = OnlineTarget(path, draft.config.aux_layer_ids, dtype=dtype, device=device)
-    draft.to(device).bind_embedding(model.embedding)
+    bind_target(draft.to(device), model)
     examples = _examples(traces)
     kept = compute_features(model, examples, device=device, progress=progress)
-    features = [f.to(device) for f, _ in kept]
+    features = [draft.select(*states).to(device) for states in kept]
     accepted = _accepted(draft, examples, features, k, progress)
     result: dict[str, Any] = {"split": split, "n": {"traces": len(traces)}, "intervals": {}}
     _acceptance(result, accepted, k)
@@ -124,7 +125,7 @@ def _examples(traces: list[Trace]) -> list[Example]:
 
 @torch.no_grad()
 def _accepted(
-    draft: Eagle3Head, examples: list[Example], features: list[Tensor], k: int, progress: bool
+    draft: Draft, examples: list[Example], features: list[Tensor], k: int, progress: bool
 ) -> list[Tensor]:
     """`[steps]` of each trace: drafts accepted in each verification step of greedy decoding.
 
@@ -135,7 +136,8 @@ def _accepted(
     bar = zip(examples, features, strict=True)
     for example, f in tqdm(bar, total=len(examples), desc="drafts", disable=not progress):
         batch = collate([example], [[0]], boundary_weight=1, boundaries_only=True).to(f.device)
-        hidden = draft.combine(f.to(draft.fc.weight.dtype)[None])
+        states = f.to(draft.fc.weight.dtype)[None]
+        hidden = draft.fc(draft.inputs(states, shift(batch.ids, 1), batch.positions))
         alive = torch.ones_like(batch.ids, dtype=torch.bool)
         run = torch.zeros_like(batch.ids)
         outs = unroll(draft, hidden, batch.ids, batch.positions, batch.document, k)
@@ -173,13 +175,12 @@ def _acceptance(result: dict[str, Any], accepted: list[Tensor], k: int) -> None:
 
 @torch.no_grad()
 def _table(
-    draft: Eagle3Head, signals: SignalHead, example: Example, features: Tensor, trace: Trace
+    draft: Draft, signals: SignalHead, example: Example, features: Tensor, trace: Trace
 ) -> SignalTable:
     thinking = example.thinking
     assert thinking is not None
     T = len(thinking.labels)
-    picked = features[thinking.start : thinking.start + T].float()
-    normalised = draft.normalise(picked)
+    normalised = thinking_inputs(draft, features.float(), example.ids, thinking.start, T)
     z = signals.project(normalised)
     predicted = activate(signals.forward(z[None], thinking.boundary[None])[0])
     predicted = torch.stack([*predicted[:, :2].unbind(1), predicted[:, 2].log1p()], 1)
@@ -218,7 +219,7 @@ def derivation_end(trace: Trace) -> int | None:
 
 def _probe(
     model: OnlineTarget,
-    draft: Eagle3Head,
+    draft: Draft,
     data: str | Path,
     tables: list[SignalTable],
     device: torch.device | str,
@@ -231,14 +232,16 @@ def _probe(
     examples = _examples(traces)
     kept = compute_features(model, examples, device=device, progress=progress)
     xs, ys = [], []
-    for example, (f, _), trace in zip(examples, kept, traces, strict=True):
+    for example, states, trace in zip(examples, kept, traces, strict=True):
         thinking = example.thinking
         assert isinstance(thinking, Thinking)
         ends = thinking.boundary.nonzero().flatten()
-        with torch.no_grad():
-            xs.append(draft.normalise(f[thinking.start + ends].float()).double().numpy())
-        k_star = trace.k_star if trace.k_star is not None else len(trace.boundaries)
         T = len(thinking.labels)
+        f = draft.select(*states).float().to(device)
+        with torch.no_grad():
+            read = thinking_inputs(draft, f, example.ids, thinking.start, T)
+        xs.append(read[ends.to(read.device)].double().cpu().numpy())
+        k_star = trace.k_star if trace.k_star is not None else len(trace.boundaries)
         ys.append(
             np.array([float(j >= k_star) for j, b in enumerate(trace.boundaries) if 0 < b <= T])
         )

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from specexit.checkpoint import HeadMetadata, save_signal_head
+from specexit.heads.eagle3 import Eagle3Head
 from specexit.provenance import write_provenance
 from training.setup import Run
 from training.signals import StandardisedSignals
@@ -27,12 +28,14 @@ def export_head(
     run.draft.save(folder)
     if signals is not None:
         head = signals.fold()
+        aux = run.draft.config.aux_layer_ids if isinstance(run.draft, Eagle3Head) else ()
         metadata = HeadMetadata(
+            method=run.config.draft.method,
             kind=head.kind,
             rows=head.rows,
             readout_size=signals.readout_size,
             in_features=head.projection.in_features,
-            aux_layer_ids=run.draft.config.aux_layer_ids,
+            aux_layer_ids=aux,
             think_start_ids=run.think.start_ids,
             think_end_ids=run.think.end_ids,
             target=run.facts,

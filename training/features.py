@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from specexit.errors import ConfigError
+from specexit.target_config import read_target_config
 from training.batch import Batch
 from training.unroll import same_sequence, step_mask
 
@@ -43,8 +44,8 @@ class TargetStates:
     def __init__(
         self, features: Tensor, final: Tensor, output: Tensor, to_draft: Tensor, batch: Batch
     ) -> None:
-        self.features = features
-        self._final, self._output, self._to_draft = final, output, to_draft
+        self.features, self.final = features, final
+        self._output, self._to_draft = output, to_draft
         self._batch = batch
         self._computed: tuple[Tensor, Targets] | None = None
 
@@ -66,7 +67,7 @@ class TargetStates:
         first = step_mask(b.is_target, b.document, 0).flatten().nonzero().flatten() + 1
         lookup = torch.zeros(b.ids.numel(), dtype=torch.int64, device=b.ids.device)
         lookup[first] = torch.arange(len(first), device=lookup.device)
-        logits = (self._final.flatten(0, 1)[first] @ self._output.T).float()
+        logits = (self.final.flatten(0, 1)[first] @ self._output.T).float()
         return lookup, Targets(logits.softmax(-1), logits.argmax(-1))
 
 
@@ -100,7 +101,10 @@ class OnlineTarget:
         from transformers import AutoModelForCausalLM
 
         model = AutoModelForCausalLM.from_pretrained(
-            target, dtype=dtype or "auto", attn_implementation="sdpa"
+            target,
+            config=read_target_config(target),
+            dtype=dtype or "auto",
+            attn_implementation="sdpa",
         )
         self.model = model.to(device).eval().requires_grad_(False)
         self.aux_layer_ids = tuple(aux_layer_ids)

@@ -12,6 +12,7 @@ from tqdm import tqdm
 from specexit.cli import parser, set_verbosity
 from specexit.dataset import Trace, read_traces
 from specexit.errors import ConfigError
+from specexit.target_config import read_target_config
 
 _DTYPES = ("keep", "float32", "bfloat16", "float8")
 
@@ -73,15 +74,13 @@ def write_features(
     Raises:
         ConfigError: nothing to write, or the disk is too small (says the size).
     """
-    from transformers import AutoConfig
-
     from specexit.heads.eagle3_config import default_aux_layer_ids
     from training.features import resolve_target
     from training.stored import estimate_gib, parse_shard
 
     path = resolve_target(target)
     part = parse_shard(shard)
-    text = AutoConfig.from_pretrained(path).get_text_config()
+    text = read_target_config(path).get_text_config()
     depth = text.num_hidden_layers
     wanted = sorted({*(layers or default_aux_layer_ids(depth)), depth})
     traces = list(read_traces(data, "train", kept_only=True))[part[0] :: part[1]]

@@ -24,6 +24,7 @@ from specexit.checkpoint import (
 )
 from specexit.errors import CheckpointError
 from specexit.files import atomic_path, read_json, write_json
+from specexit.heads.draft import is_eagle3, load_draft
 from specexit.heads.eagle3 import WEIGHTS, Eagle3Head
 from specexit.heads.signal import SignalHead
 from specexit.think import ThinkFormat
@@ -43,6 +44,8 @@ def is_fused(folder: Path) -> bool:
 
 def write_fused(head: Path, out: Path) -> None:
     """Merge draft and signal head into one file."""
+    if not is_eagle3(head):
+        raise CheckpointError(f"head: {head} is an MTP head; the fused layout is EAGLE3's")
     signals, metadata = load_signal_head(head)
     Eagle3Head.load(head)  # complete, or refused
     tensors = load_file(str(head / WEIGHTS))
@@ -106,7 +109,7 @@ def read_fused(source: Path, out: Path, target: str) -> None:
 
 def copy_head(head: Path, out: Path, dtype: str) -> None:
     """Load (and so check) a head, write it in our layout, with its signals where it has some."""
-    draft = Eagle3Head.load(head, dtype=None)
+    draft = load_draft(head, dtype=None)
     draft.save(out, dtype=draft.fc.weight.dtype if dtype == "keep" else getattr(torch, dtype))
     if has_signals(head):
         save_signal_head(out, *load_signal_head(head))

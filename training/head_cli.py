@@ -52,13 +52,15 @@ def describe(folder: Path, target: str | None = None) -> dict[str, Any]:
         CheckpointError: says what is missing or does not fit.
     """
     from specexit.checkpoint import check_target, has_signals, load_signal_head, target_facts
+    from specexit.heads.draft import load_draft
     from specexit.heads.eagle3 import Eagle3Head
     from training.features import resolve_target
     from training.fused import is_fused
 
     if is_fused(folder):
         return {"layout": "fused", "head": str(folder)}
-    draft = Eagle3Head.load(folder, dtype=None)
+    draft = load_draft(folder, dtype=None)
+    method = "eagle3" if isinstance(draft, Eagle3Head) else "mtp"
     stray = sorted(p.name for p in folder.glob("*.safetensors") if p.name != "model.safetensors")
     if stray:
         raise CheckpointError(
@@ -66,11 +68,11 @@ def describe(folder: Path, target: str | None = None) -> dict[str, Any]:
             "load it too and fail. Move it out"
         )
     facts: dict[str, Any] = {
-        "layout": "eagle3",
+        "layout": method,
         "parameters": sum(p.numel() for p in draft.parameters()),
         "dtype": str(draft.fc.weight.dtype).removeprefix("torch."),
         "aux_layer_ids": list(draft.config.aux_layer_ids),
-        "draft_vocab_size": draft.config.draft_vocab_size,
+        "draft_vocab_size": getattr(draft.config, "draft_vocab_size", draft.config.vocab_size),
         "vocab_size": draft.config.vocab_size,
         "signals": None,
     }
@@ -81,7 +83,12 @@ def describe(folder: Path, target: str | None = None) -> dict[str, Any]:
                 f"head: the signal head reads {metadata.in_features} features, fc reads "
                 f"{draft.config.in_features}"
             )
-        if metadata.aux_layer_ids != draft.config.aux_layer_ids:
+        if metadata.method != method:
+            raise CheckpointError(
+                f"head: specexit.json says method {metadata.method}, config.json is of an {method} "
+                "draft"
+            )
+        if method == "eagle3" and metadata.aux_layer_ids != draft.config.aux_layer_ids:
             raise CheckpointError(
                 f"head: specexit.json says aux_layer_ids {list(metadata.aux_layer_ids)}, "
                 f"config.json says {list(draft.config.aux_layer_ids)}"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from specexit.heads.eagle3 import Eagle3Head
+from specexit.heads.draft import Draft
 from training.batch import Batch
 from training.config import TokenSettings
 from training.features import TargetStates
@@ -47,7 +47,7 @@ class DraftModel(nn.Module):
     the gradient at its output, for the balancer.
     """
 
-    def __init__(self, draft: Eagle3Head, settings: TokenSettings, *, bf16: bool = False) -> None:
+    def __init__(self, draft: Draft, settings: TokenSettings, *, bf16: bool = False) -> None:
         super().__init__()
         self.draft = draft
         self.settings = settings
@@ -57,15 +57,16 @@ class DraftModel(nn.Module):
 
     def forward(self, batch: Batch, states: TargetStates, counts: Counts) -> StepOutput:
         """Losses of a micro batch; see `StepOutput`."""
-        raw = states.features if self.bf16 else states.features.float()
+        raw = self.draft.select(states.features, states.final)
+        raw = raw if self.bf16 else raw.float()
         with torch.autocast(raw.device.type, torch.bfloat16, enabled=self.bf16):
-            features = self.draft.normalise(raw)
+            features = self.draft.inputs(raw, shift(batch.ids, 1), batch.positions)
             hidden = self.draft.fc(features)
             if hidden.requires_grad:
                 self.fc_inputs = features.detach()
                 hidden.register_hook(self._keep_gradient)
             loss, per_step, matches = self._unrolled(batch, states, hidden, counts)
-        thinking = features.detach().flatten(0, 1)[batch.think_at]
+        thinking = features.detach().flatten(0, 1)[batch.think_at - self.draft.lag]
         return StepOutput(loss, per_step, matches, thinking)
 
     def _unrolled(

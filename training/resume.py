@@ -23,6 +23,9 @@ from torch import Tensor
 
 from specexit.errors import CheckpointError
 from specexit.files import atomic_path, read_json, write_json
+from specexit.heads.eagle3 import Eagle3Head
+from specexit.heads.mtp import MtpHead
+from training.draft import bind_target
 
 if TYPE_CHECKING:
     from training.loop import Trainer
@@ -103,11 +106,10 @@ def load_newest(trainer: Trainer) -> bool:
 
 def load_gathered(trainer: Trainer, state: dict[str, Tensor]) -> None:
     """Put the full parameters of ZeRO-3 into a plain draft for export."""
-    from specexit.heads.eagle3 import Eagle3Head
-
-    draft = Eagle3Head(trainer.run.draft.config)
+    old = trainer.run.draft
+    draft = Eagle3Head(old.config) if isinstance(old, Eagle3Head) else MtpHead(old.config)
     draft.load_state_dict({n.removeprefix("draft."): t.detach().cpu() for n, t in state.items()})
-    trainer.run.draft = draft
+    trainer.run.draft = bind_target(draft, trainer.run.target)
 
 
 def _facts(trainer: Trainer) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import torch
 
 from specexit.heads.signal import Kind
 from training.config import TrainConfig
+from training.draft import thinking_inputs
 from training.engine import check_launch, make_accelerator
 from training.export import export_head
 from training.loop import Trainer
@@ -55,6 +56,8 @@ def train(
             load_newest(trainer)
         trainer.train(progress=shown)
         _gather(trainer)
+        if kinds and run.draft.has_input_norms:  # they were trained
+            items = thinking_features(run, progress=shown)
     heads: dict[Kind, StandardisedSignals | None] = {}
     if accelerator.is_main_process:
         heads = _refine(config, kinds, signals, items, out, shown)
@@ -74,7 +77,7 @@ def train(
 
 
 def thinking_features(run: Run, *, progress: bool = True) -> list[ThinkingFeatures]:
-    """Raw features of all thinkings of the training split, as `fc` would read them."""
+    """Features of all thinkings of the training split as `fc` reads them now, on the CPU."""
     indices = [i for i, e in enumerate(run.examples) if e.thinking is not None]
     if isinstance(run.source, KeptFeatures):
         read = run.source.of
@@ -94,10 +97,13 @@ def thinking_features(run: Run, *, progress: bool = True) -> list[ThinkingFeatur
     for i in indices:
         thinking = run.examples[i].thinking
         assert thinking is not None
-        features, _ = read(i)
-        T = len(thinking.labels)
-        picked = features[thinking.start : thinking.start + T]
-        items.append(ThinkingFeatures(picked, thinking))
+        example, draft = run.examples[i], run.draft
+        states = draft.select(*read(i)).to(draft.fc.weight.device)
+        with torch.no_grad():
+            picked = thinking_inputs(
+                draft, states, example.ids, thinking.start, len(thinking.labels)
+            )
+        items.append(ThinkingFeatures(picked.cpu(), thinking))
     return items
 
 

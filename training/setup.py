@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,13 @@ import torch
 
 from specexit.checkpoint import TargetFacts, target_facts
 from specexit.dataset import data_hash, read_traces
-from specexit.errors import CheckpointError, ConfigError
+from specexit.errors import ConfigError
+from specexit.heads.draft import Draft
 from specexit.heads.eagle3 import Eagle3Head
-from specexit.heads.eagle3_config import Eagle3Config, default_aux_layer_ids
+from specexit.target_config import read_target_config
 from specexit.think import ThinkFormat
 from training.config import TrainConfig
+from training.draft import bind_target, make_draft
 from training.examples import Example, make_examples
 from training.features import OnlineTarget, resolve_target
 from training.memory import KeptFeatures, keep_in_memory
@@ -40,7 +42,7 @@ class Run:
     facts: TargetFacts
     think: ThinkFormat
     examples: list[Example]
-    draft: Eagle3Head
+    draft: Draft
     source: OnlineTarget | KeptFeatures
     data_hash: str
     coverage: float
@@ -53,20 +55,21 @@ def prepare(config: TrainConfig, device: torch.device, *, progress: bool = True)
     tokenizer = _tokenizer(path)
     think = ThinkFormat.from_tokenizer(tokenizer)
     examples = load_examples(config, think)
-    target_config = _target_config(path)
+    target_config = read_target_config(path)
     text = target_config.get_text_config()
     check_ids(examples, text.vocab_size)
-    draft = _draft(config, target_config)
+    draft = make_draft(config, path, target_config)
     dtype = _feature_dtype(config, device)
     target = OnlineTarget(path, draft.config.aux_layer_ids, dtype=dtype, device=device)
     facts = target_facts(path, target_config)
     coverage = _vocabulary(config, draft, examples, target, think)
-    if config.draft.init_from is None:
-        _initialise(draft, target, config.seed)
-    if draft.config.maps_vocabulary:
-        kept = draft.t2d.cpu()
-        examples = [Example(e.id, e.ids, e.is_target & kept[e.ids], e.thinking) for e in examples]
-    draft.to(device).bind_embedding(target.embedding)
+    if isinstance(draft, Eagle3Head):
+        if config.draft.init_from is None:
+            draft.lm_head.weight.data.copy_(target.output_rows.float())
+        if draft.config.maps_vocabulary:
+            kept = draft.t2d.cpu()
+            examples = [replace(e, is_target=e.is_target & kept[e.ids]) for e in examples]
+    bind_target(draft.to(device), target)
     source = _source(config, target, examples, device, progress)
     return Run(config, path, target, facts, think, examples, draft, source, examples_hash, coverage)
 
@@ -123,77 +126,21 @@ def _tokenizer(path: str) -> Any:
     return AutoTokenizer.from_pretrained(path)
 
 
-def _target_config(path: str) -> Any:
-    from transformers import AutoConfig
-
-    return AutoConfig.from_pretrained(path)
-
-
 def _feature_dtype(config: TrainConfig, device: torch.device) -> torch.dtype | None:
     if config.features.dtype != "auto":
         return getattr(torch, config.features.dtype)
     return torch.float32 if device.type == "cpu" else None
 
 
-def _draft(config: TrainConfig, target_config: Any) -> Eagle3Head:
-    settings = config.draft
-    text = target_config.get_text_config()
-    if settings.init_from is not None:
-        head = Eagle3Head.load(settings.init_from)
-        if (head.config.target_hidden_size, head.config.vocab_size) != (
-            text.hidden_size,
-            text.vocab_size,
-        ):
-            raise CheckpointError(
-                f"draft.init_from: {settings.init_from} is for a target of hidden size "
-                f"{head.config.target_hidden_size} and vocabulary {head.config.vocab_size}; "
-                f"this one has {text.hidden_size} and {text.vocab_size}"
-            )
-        return head
-    dtype: str = config.export_dtype
-    if dtype == "auto":
-        found = getattr(text, "dtype", None) or torch.float32
-        dtype = str(found).removeprefix("torch.")
-    sizes: dict[str, Any] = {}
-    if settings.num_attention_heads is not None:
-        heads = settings.num_attention_heads
-        sizes |= {"num_attention_heads": heads, "num_key_value_heads": heads}
-    if settings.intermediate_size is not None:
-        sizes["intermediate_size"] = settings.intermediate_size
-    shape = Eagle3Config.for_target(
-        target_config,
-        aux_layer_ids=settings.aux_layer_ids or default_aux_layer_ids(text.num_hidden_layers),
-        draft_vocab_size=settings.draft_vocab_size,
-        dtype=dtype,
-        style=settings.style,
-        norm_before_residual=settings.norm_before_residual,
-        norm_before_fc=settings.norm_before_fc,
-        fc_norm=settings.fc_norm,
-        norm_output=settings.norm_output,
-        **sizes,
-    )
-    return Eagle3Head(shape)
-
-
-def _initialise(draft: Eagle3Head, target: OnlineTarget, seed: int) -> None:
-    """Random weights from the seed; the output layer starts as the target's own."""
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in draft.parameters():
-        if parameter.dim() > 1:
-            std = parameter.shape[1] ** -0.5
-            parameter.data.normal_(0.0, std, generator=generator)
-    draft.lm_head.weight.data.copy_(target.output_rows.float())
-
-
 def _vocabulary(
     config: TrainConfig,
-    draft: Eagle3Head,
+    draft: Draft,
     examples: list[Example],
     target: OnlineTarget,
     think: ThinkFormat,
 ) -> float:
     """Choose the draft's vocabulary, or keep that of the head we start from; its coverage."""
-    if not draft.config.maps_vocabulary:
+    if not isinstance(draft, Eagle3Head) or not draft.config.maps_vocabulary:
         return 1.0
     size = draft.config.draft_vocab_size
     if config.draft.init_from is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,7 @@ THINK_START, THINK_END, BLANK_LINE, END = 3, 4, 5, 2
 
 def make_target(folder: Path, *, seed: int = 0) -> Path:
     """A random Qwen3 of 4 layers in fp32 with a word-level tokenizer that has think tags."""
-    from tokenizers import Tokenizer, models
-    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+    from transformers import Qwen3Config, Qwen3ForCausalLM
 
     torch.manual_seed(seed)
     config = Qwen3Config(
@@ -35,6 +35,56 @@ def make_target(folder: Path, *, seed: int = 0) -> Path:
         eos_token_id=END,
     )
     Qwen3ForCausalLM(config).save_pretrained(folder)
+    save_tokenizer(folder)
+    return folder
+
+
+def make_mimo(folder: Path, *, seed: int = 0, model_type: str = "mimo") -> Path:
+    """A random Qwen2 with an MTP layer of MiMo's, made from its last layer, and that tokenizer.
+
+    Engines take `model_type` qwen2 without MiMo's own code.
+    """
+    from safetensors.torch import save_file
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(seed)
+    H = 64
+    config = Qwen2Config(
+        hidden_size=H,
+        intermediate_size=96,
+        num_hidden_layers=3,
+        num_attention_heads=2,  # CPU attention of engines needs heads of 32
+        num_key_value_heads=1,
+        vocab_size=VOCABULARY,
+        max_position_embeddings=512,
+        initializer_range=0.1,
+        bos_token_id=1,
+        eos_token_id=END,
+        tie_word_embeddings=False,
+    )
+    tensors = Qwen2ForCausalLM(config).state_dict()
+    layer = "model.mtp_layers.0."
+    for name in list(tensors):
+        if name.startswith("model.layers.2."):
+            tensors[layer + name.removeprefix("model.layers.2.")] = tensors[name].clone()
+    for name in ("token_layernorm", "hidden_layernorm", "final_layernorm"):
+        tensors[f"{layer}{name}.weight"] = torch.rand(H) + 0.5
+    tensors[f"{layer}input_proj.weight"] = torch.randn(H, 2 * H) * 0.1
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    values = json.loads(config.to_json_string(use_diff=False))
+    values |= {"architectures": ["MiMoForCausalLM"], "model_type": model_type, "dtype": "float32"}
+    values |= {"num_nextn_predict_layers": 1}
+    (folder / "config.json").write_text(json.dumps(values))
+    save_tokenizer(folder)
+    return folder
+
+
+def save_tokenizer(folder: Path) -> None:
+    """A word-level tokenizer that has think tags."""
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
     special = {1: "<s>", END: "</s>", THINK_START: "<think>", THINK_END: "</think>"}
     words = {special.get(i, "\n\n" if i == BLANK_LINE else f"w{i}"): i for i in range(VOCABULARY)}
     PreTrainedTokenizerFast(
@@ -43,7 +93,6 @@ def make_target(folder: Path, *, seed: int = 0) -> Path:
         bos_token="<s>",
         eos_token="</s>",
     ).save_pretrained(folder)
-    return folder
 
 
 def make_trace(number: int, rng: random.Random, **changes: Any) -> Trace:
@@ -98,12 +147,14 @@ def make_data(folder: Path, n: int = 40, *, seed: int = 0) -> Path:
     return folder
 
 
-def config(data: Path, target: Path, **sections: Any) -> TrainConfig:
-    """A run of a few steps on them; sections update the defaults."""
+def config(
+    data: Path, target: Path, *, only_draft: dict[str, Any] | None = None, **sections: Any
+) -> TrainConfig:
+    """A run of a few steps on them; sections update the defaults, `only_draft` replaces them."""
     values: dict[str, Any] = {
         "data": str(data),
         "target": str(target),
-        "draft": {"aux_layer_ids": [1, 2, 4]},
+        "draft": only_draft or {"aux_layer_ids": [1, 2, 4]},
         "signals": {"heads": ["memory"], "rows": 8, "readout_size": 16, "refine_epochs": 0},
         "optim": {"epochs": 1, "warmup_steps": 2},
         "batch": {"row_length": 96, "rows": 4},

@@ -13,7 +13,9 @@ from specexit.errors import CheckpointError, ConfigError
 from specexit.heads.eagle3 import Eagle3Head
 from training.export import export_head
 from training.loop import NonFiniteLossError, Trainer
+from training.memory import KeptFeatures
 from training.resume import checkpoints, load_newest, save_checkpoint
+from training.run import thinking_features
 from training.setup import prepare
 
 from . import synthetic
@@ -244,3 +246,21 @@ def test_accumulation_does_not_change_a_step(make_trainer: MakeTrainer) -> None:
         records.append(_draft(trainer))
     for name, value in records[0].items():
         torch.testing.assert_close(value, records[1][name], rtol=0, atol=2e-5)
+
+
+def test_signals_are_refined_on_what_the_trained_norms_give(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(
+        draft={"norm_before_fc": True, "fc_norm": True}, features={"mode": "memory"}
+    )
+    trainer.train(progress=False)
+    run = trainer.run
+    assert isinstance(run.source, KeptFeatures)
+    number = next(i for i, e in enumerate(run.examples) if e.thinking is not None)
+    thinking = run.examples[number].thinking
+    assert thinking is not None
+    raw = run.source.of(number)[0][thinking.start :][: len(thinking.labels)]
+    assert isinstance(run.draft, Eagle3Head)
+    expected = run.draft.normalise(raw)
+    found = thinking_features(run, progress=False)[0].features
+    torch.testing.assert_close(found, expected)
+    assert not torch.allclose(found, raw, atol=1e-2)
