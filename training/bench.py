@@ -98,7 +98,7 @@ def _packing_gain(trainer: Trainer, plan: list[Any], packed: float) -> float:
         counts = trainer.counts(step.rows)
         began = time.perf_counter()
         for i in (i for row in step.rows for i in row):
-            batch = trainer._collate([[i]])
+            batch = trainer.collate([[i]])
             out = trainer.wrapped(batch, trainer.run.source.states(batch), counts)
             accelerator.backward(out.loss)
             tokens += trainer.lengths[i]

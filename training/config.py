@@ -149,6 +149,9 @@ class OptimSettings(Settings):
     """AdamW weight decay of the draft."""
     betas: tuple[float, float] = (0.9, 0.95)
     """AdamW betas."""
+    ema: float | None = Field(None, gt=0, lt=1)
+    """Decay of a moving average of the weights, such as 0.999; the averages are then validated and
+    exported. Not with parameters that are sharded (zero3)."""
     clip: float = Field(1.0, gt=0)
     """Largest gradient norm of a group; draft and signals are clipped apart."""
 
@@ -194,6 +197,17 @@ class CheckpointSettings(Settings):
     """Write one every so many steps; 0: none."""
     keep_last: int = Field(2, ge=1)
     """Older ones are removed."""
+    best: Literal["loss_token", "loss_signals", "acceptance"] | None = None
+    """Also keep the checkpoint whose validation figure is best, and export that one."""
+
+
+class ValidationSettings(Settings):
+    """Figures on traces that are held out of the training split."""
+
+    every: int = Field(0, ge=0)
+    """Compute them every so many steps, and after the last one; 0: never, nothing is held out."""
+    traces: int = Field(64, ge=1)
+    """Traces to hold out, drawn by the seed."""
 
 
 class TrainConfig(Settings):
@@ -217,6 +231,8 @@ class TrainConfig(Settings):
     """Packing and batch size."""
     features: FeatureSettings = FeatureSettings()
     """Source of hidden states."""
+    validation: ValidationSettings = ValidationSettings()
+    """Held-out figures while training."""
     checkpoint: CheckpointSettings = CheckpointSettings()
     """Checkpoints."""
     precision: Literal["fp32", "bf16"] = "fp32"
@@ -231,3 +247,12 @@ class TrainConfig(Settings):
     """Steps between log lines."""
     tracker: Literal["none", "wandb"] = "none"
     """Further tracker beside log.jsonl (wandb obeys WANDB_MODE)."""
+
+    @model_validator(mode="after")
+    def _check(self) -> TrainConfig:
+        best = self.checkpoint.best
+        if best is not None and not self.validation.every:
+            raise ValueError(f"checkpoint.best: {best} needs validation.every")
+        if best == "loss_signals" and not self.signals.heads:
+            raise ValueError("checkpoint.best: loss_signals needs signals.heads")
+        return self

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from specexit.errors import ConfigError
-from training.config import TrainConfig
+from training.config import BatchSettings, TrainConfig
 
 _LAUNCH = {
     "single": "specexit train --config FILE --out DIR",
@@ -94,6 +94,11 @@ def check_launch(config: TrainConfig, accelerator: Any) -> str:
             "engine: FSDP is not supported here; the draft is small, use DDP or ZeRO "
             f"({_LAUNCH['zero2']})"
         )
+    if config.optim.ema is not None and found == "zero3":
+        raise ConfigError(
+            "optim.ema: zero3 shards the parameters that it averages; use zero2 "
+            f"({_LAUNCH['zero2']})"
+        )
     parts = world * config.batch.accumulation
     if config.batch.rows % parts:
         raise ConfigError(
@@ -114,3 +119,16 @@ def check_wrapper(name: str, model: Any) -> None:
             f"engine: {name} should wrap the model in {expected}, got {type(model).__name__}; "
             f"launch with: {_LAUNCH[name]}"
         )
+
+
+def configure_deepspeed(accelerator: Any, batch: BatchSettings) -> None:
+    """Settings of DeepSpeed that follow from ours; nothing under another engine."""
+    plugin = getattr(accelerator.state, "deepspeed_plugin", None)
+    if plugin is None:
+        return
+    settings = plugin.deepspeed_config
+    parts = accelerator.num_processes * batch.accumulation
+    settings["train_micro_batch_size_per_gpu"] = batch.rows // parts
+    settings["gradient_accumulation_steps"] = batch.accumulation
+    settings["gradient_clipping"] = 0.0  # groups are clipped apart, by the optimiser
+    settings["zero_allow_untested_optimizer"] = True

@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,19 @@ from tqdm import tqdm
 
 from specexit.errors import SpecExitError
 from specexit.files import write_json
+from training.average import WeightAverage
 from training.balance import TASKS, GradientMeter
 from training.batch import Batch, collate
 from training.config import TrainConfig
-from training.engine import check_wrapper
+from training.engine import check_wrapper, configure_deepspeed
 from training.examples import Example, signal_weights
 from training.model import Counts, DraftModel
 from training.optimiser import GroupClippedAdamW, learning_rate
 from training.packing import epoch_batches, share
+from training.resume import load_best, save_checkpoint
 from training.setup import Run
 from training.signals import SignalTrainer, StandardisedSignals
+from training.validation import validate_and_keep_best, validation_rows
 
 log = logging.getLogger(__name__)
 
@@ -78,23 +82,31 @@ class Trainer:
         self.optimiser = GroupClippedAdamW(
             [draft | {"clip": o.clip}], lr=o.lr, betas=o.betas, sharded=engine.startswith("zero")
         )
-        self._configure_deepspeed()
+        configure_deepspeed(accelerator, config.batch)
         self.wrapped, self.prepared = accelerator.prepare(self.model, self.optimiser)
         check_wrapper(engine, self.wrapped)
-        lengths = [len(e) for e in run.examples]
-        per_epoch = len(self._epoch(lengths, 0))
-        self.lengths = lengths
+        self.average: WeightAverage | None = None
+        if o.ema is not None:
+            heads = [] if self.signals is None else [*self.signals.signals.head.parameters()]
+            self.average = WeightAverage([*parameters, *heads], o.ema)
+        self.lengths = [len(e) for e in run.examples]
+        split = len(self.lengths) - run.held_out
+        self.held_out = validation_rows(
+            self.lengths, range(split, len(self.lengths)), config.batch.row_length
+        )
+        per_epoch = len(self._epoch(0))
         self.total = per_epoch * config.optim.epochs
         if config.optim.max_steps is not None:
             self.total = min(self.total, config.optim.max_steps)
         self.step = 0
+        self.best: dict[str, Any] | None = None
 
     # -- the plan -------------------------------------------------------------------------------
 
-    def _epoch(self, lengths: list[int], epoch: int) -> list[list[list[int]]]:
+    def _epoch(self, epoch: int) -> list[list[list[int]]]:
         batch = self.config.batch
         return epoch_batches(
-            lengths,
+            self.lengths[: len(self.lengths) - self.run.held_out],
             capacity=batch.row_length,
             rows=batch.rows,
             seed=self.config.seed,
@@ -105,7 +117,7 @@ class Trainer:
         """Steps from the current one to the last; a function of seed and step alone."""
         number = 0
         for epoch in range(self.config.optim.epochs):
-            for rows in self._epoch(self.lengths, epoch):
+            for rows in self._epoch(epoch):
                 if number >= self.total:
                     return
                 if number >= self.step:
@@ -159,10 +171,23 @@ class Trainer:
                 seconds = max(time.monotonic() - started, 1e-9)
                 self.write_log(record | {"tokens_per_s": round(tokens / seconds, 1)})
                 bar.set_postfix(loss=f"{record['loss_token']:.3f}")
+            if self._is_due(self.config.validation.every):
+                validate_and_keep_best(self)
             every = self.config.checkpoint.every
             if every and self.step % every == 0 and self.step < self.total:
                 self.save()
         bar.close()
+        if self.best is not None and self.config.checkpoint.best is not None:
+            load_best(self)
+        if self.average is not None:
+            self.average.apply()
+
+    def _is_due(self, every: int) -> bool:
+        return bool(every) and (self.step % every == 0 or self.step == self.total)
+
+    def averaged_weights(self) -> AbstractContextManager[None]:
+        """Inside, the weights are what would be exported."""
+        return nullcontext() if self.average is None else self.average.applied()
 
     def one_step(self, step: Step) -> dict[str, float]:
         """Forward, backward and update over the global batch; its log record."""
@@ -179,7 +204,7 @@ class Trainer:
             meter = GradientMeter(step.number)
         sums = torch.zeros(4 + 2 * config.token.ttt_steps, device=accelerator.device)
         for rows in mine:
-            batch = self._collate(rows)
+            batch = self.collate(rows)
             states = self.run.source.states(batch)
             with accelerator.accumulate(self.wrapped):
                 out = self.wrapped(batch, states, counts)
@@ -201,9 +226,12 @@ class Trainer:
         self._stop_if_bad(sums, step)
         if signals is not None:
             signals.step(self._learning_rate(step.number, config.signals.lr), meter)
+        if self.average is not None:
+            self.average.update()
         return self._record(step, sums)
 
-    def _collate(self, rows: list[list[int]]) -> Batch:
+    def collate(self, rows: list[list[int]]) -> Batch:
+        """Packed rows as tensors on this process's device."""
         return collate(
             self.run.examples,
             rows,
@@ -243,17 +271,6 @@ class Trainer:
             floor_ratio=o.min_lr_ratio,
         )
 
-    def _configure_deepspeed(self) -> None:
-        plugin = getattr(self.accelerator.state, "deepspeed_plugin", None)
-        if plugin is None:
-            return
-        world, micro = self.accelerator.num_processes, self.config.batch.accumulation
-        settings = plugin.deepspeed_config
-        settings["train_micro_batch_size_per_gpu"] = self.config.batch.rows // (world * micro)
-        settings["gradient_accumulation_steps"] = micro
-        settings["gradient_clipping"] = 0.0  # groups are clipped apart, by the optimiser
-        settings["zero_allow_untested_optimizer"] = True
-
     # -- log and checkpoints --------------------------------------------------------------------
 
     def _record(self, step: Step, sums: Tensor) -> dict[str, float]:
@@ -285,6 +302,4 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint to resume from."""
-        from training.resume import save_checkpoint
-
         save_checkpoint(self)

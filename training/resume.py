@@ -1,10 +1,12 @@
 """Checkpoints to go on from: written whole or not at all, the newest few kept.
 
-    OUT/checkpoints/step-000200/trainer.json            step, engine, world size, config
+    OUT/checkpoints/step-000200/trainer.json            step, engine, world size, config, best
                                 model.safetensors       parameters (single process, DDP)
                                 optimiser.safetensors   AdamW's moments (single process, DDP)
+                                average.safetensors     moving average, where there is one
                                 signals*.safetensors    signal head, its moments, balancer
                                 engine/                 DeepSpeed's own shards (ZeRO)
+    OUT/checkpoints/best.json, best-000150/             the best one by `checkpoint.best`
 
 Data order, dropout and learning rate are functions of the seed and the step, so these are enough
 to go on bit by bit.
@@ -39,8 +41,41 @@ def save_checkpoint(trainer: Trainer) -> Path:
     Raises:
         OSError: the disk is full; the older checkpoints stay.
     """
+    final = _write(trainer, f"step-{trainer.step:06d}")
+    if trainer.accelerator.is_main_process:
+        for old in checkpoints(trainer.out)[: -trainer.config.checkpoint.keep_last]:
+            shutil.rmtree(old)
+    trainer.accelerator.wait_for_everyone()
+    return final
+
+
+def save_best(trainer: Trainer) -> Path:
+    """Write the current state as the best one. `best.json` names it, so the one before counts
+    until the new one is whole.
+
+    Raises:
+        OSError: the disk is full; the one before stays.
+    """
+    final = _write(trainer, f"best-{trainer.step:06d}")
+    if trainer.accelerator.is_main_process:
+        write_json(final.parent / "best.json", {"folder": final.name} | (trainer.best or {}))
+        for old in final.parent.glob("best-*"):
+            if old != final:
+                shutil.rmtree(old)
+    trainer.accelerator.wait_for_everyone()
+    return final
+
+
+def load_best(trainer: Trainer) -> None:
+    """Put the best weights into the trainer."""
     folder = trainer.out / "checkpoints"
-    final = folder / f"step-{trainer.step:06d}"
+    _restore(trainer, folder / read_json(folder / "best.json")["folder"])
+
+
+def _write(trainer: Trainer, name: str) -> Path:
+    """A whole checkpoint folder, or none."""
+    folder = trainer.out / "checkpoints"
+    final = folder / name
     partial = folder / f".{final.name}.partial"
     accelerator = trainer.accelerator
     if accelerator.is_main_process:
@@ -59,14 +94,14 @@ def save_checkpoint(trainer: Trainer) -> Path:
                 _save(partial / "signals.safetensors", dict(part.signals.state_dict()))
                 _save(partial / "signals-optimiser.safetensors", _moments(part.optimiser))
                 _save(partial / "balancer.safetensors", dict(part.balancer.state_dict()))
+            if trainer.average is not None:
+                _save(partial / "average.safetensors", trainer.average.state_dict())
             write_json(partial / "trainer.json", _facts(trainer))
             shutil.rmtree(final, ignore_errors=True)
             partial.rename(final)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
-        for old in checkpoints(trainer.out)[: -trainer.config.checkpoint.keep_last]:
-            shutil.rmtree(old)
     accelerator.wait_for_everyone()
     return final
 
@@ -89,6 +124,14 @@ def load_newest(trainer: Trainer) -> bool:
     folder = found[-1]
     facts = read_json(folder / "trainer.json")
     _check(folder, facts, _facts(trainer))
+    _restore(trainer, folder)
+    trainer.step, trainer.best = facts["step"], facts["best"]
+    log.info("going on from step %d (%s)", trainer.step, folder)
+    return True
+
+
+def _restore(trainer: Trainer, folder: Path) -> None:
+    """Weights, moments and balance of a checkpoint."""
     if trainer.engine.startswith("zero"):
         trainer.wrapped.load_checkpoint(str(folder), tag="engine")
     else:
@@ -99,9 +142,8 @@ def load_newest(trainer: Trainer) -> bool:
         part.signals.load_state_dict(load_file(str(folder / "signals.safetensors")))
         _load_moments(part.optimiser, load_file(str(folder / "signals-optimiser.safetensors")))
         part.balancer.load_state_dict(load_file(str(folder / "balancer.safetensors")))
-    trainer.step = facts["step"]
-    log.info("going on from step %d (%s)", trainer.step, folder)
-    return True
+    if trainer.average is not None:
+        trainer.average.load_state_dict(load_file(str(folder / "average.safetensors")))
 
 
 def load_gathered(trainer: Trainer, state: dict[str, Tensor]) -> None:
@@ -118,6 +160,7 @@ def _facts(trainer: Trainer) -> dict[str, Any]:
         config.pop(free)
     return {
         "step": trainer.step,
+        "best": trainer.best,
         "engine": trainer.engine,
         "world": trainer.accelerator.num_processes,
         "config": config,

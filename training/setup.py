@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,8 @@ class Run:
     """What `prepare` made.
 
     Attributes:
-        examples: of the training split, cut to the row length.
+        examples: of the training split, cut to the row length; the held-out ones come last.
+        held_out: number of the held-out ones.
         source: states of batches.
         facts: of the target, for the checkpoint.
     """
@@ -42,6 +44,7 @@ class Run:
     facts: TargetFacts
     think: ThinkFormat
     examples: list[Example]
+    held_out: int
     draft: Draft
     source: OnlineTarget | KeptFeatures
     data_hash: str
@@ -55,6 +58,7 @@ def prepare(config: TrainConfig, device: torch.device, *, progress: bool = True)
     tokenizer = _tokenizer(path)
     think = ThinkFormat.from_tokenizer(tokenizer)
     examples = load_examples(config, think)
+    examples, held_out = hold_out(examples, config)
     target_config = read_target_config(path)
     text = target_config.get_text_config()
     check_ids(examples, text.vocab_size)
@@ -71,7 +75,19 @@ def prepare(config: TrainConfig, device: torch.device, *, progress: bool = True)
             examples = [replace(e, is_target=e.is_target & kept[e.ids]) for e in examples]
     bind_target(draft.to(device), target)
     source = _source(config, target, examples, device, progress)
-    return Run(config, path, target, facts, think, examples, draft, source, examples_hash, coverage)
+    return Run(
+        config=config,
+        target_path=path,
+        target=target,
+        facts=facts,
+        think=think,
+        examples=examples,
+        held_out=held_out,
+        draft=draft,
+        source=source,
+        data_hash=examples_hash,
+        coverage=coverage,
+    )
 
 
 def load_examples(config: TrainConfig, think: ThinkFormat) -> list[Example]:
@@ -107,6 +123,26 @@ def load_examples(config: TrainConfig, think: ThinkFormat) -> list[Example]:
             longest,
         )
     return [e.cut(limit) for e in examples]
+
+
+def hold_out(examples: list[Example], config: TrainConfig) -> tuple[list[Example], int]:
+    """Move the validation traces to the end; their number of sequences.
+
+    Raises:
+        ConfigError: nothing would be left to train on.
+    """
+    if not config.validation.every:
+        return examples, 0
+    ids = sorted({e.id for e in examples})
+    wanted = config.validation.traces
+    if wanted >= len(ids):
+        raise ConfigError(
+            f"validation.traces: {wanted} of the {len(ids)} traces in split train leave none to "
+            "train on"
+        )
+    held = set(random.Random(config.seed).sample(ids, wanted))
+    count = sum(e.id in held for e in examples)
+    return sorted(examples, key=lambda e: e.id in held), count
 
 
 def check_ids(examples: list[Example], vocab_size: int) -> None:

@@ -121,6 +121,15 @@ class SignalTrainer:
         self.balancer.combine(scaled).backward()
         return losses.detach(), gradients, inputs
 
+    @torch.no_grad()
+    def evaluate(self, batch: Batch, features: Tensor, total_weight: float) -> Tensor:
+        """`[]`, plain sum of the three losses without dropout, divided as in `backward`."""
+        self.signals.eval()
+        z = self.signals.head.project(self.signals.standardise(features))
+        losses = self._losses(batch, z) / max(total_weight, 1e-9)
+        self.signals.train()
+        return losses.sum()
+
     def step(self, learning_rate: float, meter: GradientMeter | None) -> None:
         """Sum the gradients over processes, update, and take the measured norms in."""
         parameters = [p for g in self.optimiser.param_groups for p in g["params"]]

@@ -121,7 +121,7 @@ def test_a_token_is_judged_by_its_own_embedding_and_the_state_before_it(
     # the same in a packed row, as training reads them
     trainer = Trainer(run, None, _accelerator(run), "single", Path("unused"))
     step = next(s for s in trainer.plan() if any(0 in row for row in s.rows))
-    batch = trainer._collate(step.rows)
+    batch = trainer.collate(step.rows)
     out = trainer.model(batch, run.source.states(batch), trainer.counts(step.rows))
     number = [i for i in batch.examples if run.examples[i].thinking is not None].index(0)
     packed = out.thinking[batch.think_row == number]
