@@ -55,6 +55,9 @@ class HeadMetadata(Settings):
     """vLLM's speculative method of the draft."""
     kind: Kind
     """Form of the signal head."""
+    signal_source: Literal["features", "draft"] = "features"
+    """What the signal head reads: what the draft's input projection reads, or (an ablation, which
+    no engine serves) the draft layer's own output."""
     rows: int
     """D, output rows of the projection."""
     readout_size: int = 64
@@ -120,13 +123,25 @@ def load_metadata(head_folder: str | Path) -> HeadMetadata:
     return parse(HeadMetadata, read_json(path), where=f"{path}: ")
 
 
-def load_signal_head(head_folder: str | Path) -> tuple[SignalHead, HeadMetadata]:
+def load_signal_head(
+    head_folder: str | Path, *, any_source: bool = False
+) -> tuple[SignalHead, HeadMetadata]:
     """Read the signal head of a folder, in eval mode on the CPU.
 
+    Args:
+        any_source: also one that reads the draft layer's output, which can only be evaluated.
+
     Raises:
-        CheckpointError: a file or a tensor is missing, surplus, or of another shape.
+        CheckpointError: a file or a tensor is missing, surplus, or of another shape, or the head
+            cannot be served.
     """
     metadata = load_metadata(head_folder)
+    if metadata.signal_source != "features" and not any_source:
+        raise CheckpointError(
+            f"head: the signals of {head_folder} read the draft layer's own output "
+            "(signals.source: draft), which is known only after a token was accepted. This is an "
+            "ablation for `specexit train eval`; train with signals.source: features to serve"
+        )
     path = Path(head_folder) / FOLDER / "signal_head.safetensors"
     if not path.is_file():
         raise CheckpointError(f"head: {path} is missing; export the head again")

@@ -72,6 +72,11 @@ class SignalSettings(Settings):
     heads: tuple[Kind, ...] = ("memory",)
     """Kinds to train; the first is the one that HEAD carries, others go to HEAD-<kind>. Empty: a
     plain draft without signals."""
+    source: Literal["features", "draft"] = "features"
+    """What they read: what the draft's input projection reads, or the draft layer's own output (an
+    ablation: such a head can be evaluated, not served)."""
+    joint: bool = False
+    """With `source: draft`: the signal losses train the draft layer too."""
     rows: int = Field(32, ge=1)
     """D, output rows of the projection (`mlp`, `memory`)."""
     readout_size: int = Field(64, ge=1)
@@ -101,6 +106,8 @@ class SignalSettings(Settings):
     def _check(self) -> SignalSettings:
         if len(set(self.heads)) != len(self.heads):
             raise ValueError(f"heads names a kind twice: {list(self.heads)}")
+        if self.joint and self.source != "draft":
+            raise ValueError("joint: true needs source: draft; what features read is not trained")
         return self
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,8 +16,11 @@ from specexit.heads.eagle3_config import Eagle3Config, default_aux_layer_ids
 from specexit.heads.mtp import MtpConfig, MtpHead
 from specexit.heads.mtp_files import has_layer
 from training.config import TrainConfig
+from training.examples import Thinking
 from training.features import OnlineTarget
+from training.unroll import unroll
 
+Source = Literal["features", "draft"]
 log = logging.getLogger(__name__)
 DraftType = TypeVar("DraftType", Eagle3Head, MtpHead)
 
@@ -69,21 +72,43 @@ def bind_target(draft: Draft, target: OnlineTarget) -> Draft:
     return draft.bind_embedding(target.embedding)
 
 
-def thinking_inputs(draft: Draft, states: Tensor, ids: Tensor, start: int, length: int) -> Tensor:
+def signal_lag(draft: Draft, source: Source) -> int:
+    """Rows between a token and the row that the signal head reads for it. A draft layer's output
+    of row p has seen token p + 1, so that of a token comes from the row before."""
+    return draft.lag if source == "features" else 1
+
+
+def thinking_inputs(
+    draft: Draft,
+    states: Tensor,
+    ids: Tensor,
+    thinking: Thinking,
+    source: Source = "features",
+) -> Tensor:
     """What the signal head reads at each of T thinking tokens of one sequence.
 
     Args:
         states: `[n, S]`, the target's states that the draft reads (`draft.select`).
         ids: `[n] int64`.
-        start: index of the first thinking token, at least `draft.lag`.
-        length: T.
+        thinking: says where the tokens are.
 
     Returns:
-        `[T, F]`.
+        `[T, F]`, or `[T, H]` of the draft layer's output.
     """
-    rows = torch.arange(start - draft.lag, start - draft.lag + length, device=states.device)
-    following = ids.to(states.device)[(rows + 1).clamp_max(len(ids) - 1)]
-    return draft.inputs(states[rows], following, rows)
+    ids = ids.to(states.device)
+    first = thinking.start - signal_lag(draft, source)
+    end = first + len(thinking.labels)
+    # a draft row reads the token after its own, so one row more than needed
+    span = (first, end) if source == "features" else (0, end + 1)
+    rows = torch.arange(*span, device=states.device)
+    following = ids[(rows + 1).clamp_max(len(ids) - 1)]
+    inputs = draft.inputs(states[rows], following, rows)
+    if source == "features":
+        return inputs
+    document = torch.zeros_like(rows)[None]
+    hidden = draft.fc(inputs.to(draft.fc.weight.dtype))[None]
+    (out,) = unroll(draft, hidden, ids[None, : end + 1], rows[None], document, 1)
+    return out[0, first:end]
 
 
 def local_folder(target: str) -> Path:

@@ -25,7 +25,7 @@ from specexit.errors import ConfigError
 from specexit.heads.draft import Draft, load_draft
 from specexit.heads.signal import SignalHead, activate
 from training.batch import collate
-from training.draft import bind_target, thinking_inputs
+from training.draft import Source, bind_target, thinking_inputs
 from training.examples import Example, Thinking, make_examples
 from training.features import OnlineTarget, resolve_target
 from training.memory import compute_features
@@ -81,7 +81,7 @@ def evaluate_head(
     if has_signals(folder):
         metadata = load_metadata(folder)
         check_target(metadata, target_facts(path))
-        signals, _ = load_signal_head(folder)
+        signals, _ = load_signal_head(folder, any_source=True)
     traces = list(read_traces(data, split, kept_only=True))[:limit]
     if not traces:
         raise ConfigError(f"data: {data} has no kept trace in split {split}")
@@ -96,10 +96,10 @@ def evaluate_head(
     _acceptance(result, accepted, k)
     if signals is not None:
         tables = [
-            _table(draft, signals, e, f, t)
+            _table(draft, signals, metadata.signal_source, e, f, t)
             for e, f, t in zip(examples, features, traces, strict=True)
         ]
-        _probe(model, draft, data, tables, device, progress)
+        _probe(model, draft, metadata.signal_source, data, tables, device, progress)
         _signal_figures(result, tables)
         result["kind"] = signals.kind
     return _finite(result)
@@ -175,13 +175,18 @@ def _acceptance(result: dict[str, Any], accepted: list[Tensor], k: int) -> None:
 
 @torch.no_grad()
 def _table(
-    draft: Draft, signals: SignalHead, example: Example, features: Tensor, trace: Trace
+    draft: Draft,
+    signals: SignalHead,
+    source: Source,
+    example: Example,
+    features: Tensor,
+    trace: Trace,
 ) -> SignalTable:
     thinking = example.thinking
     assert thinking is not None
     T = len(thinking.labels)
-    normalised = thinking_inputs(draft, features.float(), example.ids, thinking.start, T)
-    z = signals.project(normalised)
+    read = thinking_inputs(draft, features.float(), example.ids, thinking, source)
+    z = signals.project(read)
     predicted = activate(signals.forward(z[None], thinking.boundary[None])[0])
     predicted = torch.stack([*predicted[:, :2].unbind(1), predicted[:, 2].log1p()], 1)
     wanted = thinking.labels.clone()
@@ -198,7 +203,7 @@ def _table(
     rows = np.column_stack(
         [sufficient, at, np.array([float(b) for b in (ends + 1).tolist()]), at_end, blank]
     )
-    return SignalTable(tokens, rows, normalised[ends].double().numpy())
+    return SignalTable(tokens, rows, read[ends].double().numpy())
 
 
 def derivation_end(trace: Trace) -> int | None:
@@ -220,6 +225,7 @@ def derivation_end(trace: Trace) -> int | None:
 def _probe(
     model: OnlineTarget,
     draft: Draft,
+    source: Source,
     data: str | Path,
     tables: list[SignalTable],
     device: torch.device | str,
@@ -239,7 +245,7 @@ def _probe(
         T = len(thinking.labels)
         f = draft.select(*states).float().to(device)
         with torch.no_grad():
-            read = thinking_inputs(draft, f, example.ids, thinking.start, T)
+            read = thinking_inputs(draft, f, example.ids, thinking, source)
         xs.append(read[ends.to(read.device)].double().cpu().numpy())
         k_star = trace.k_star if trace.k_star is not None else len(trace.boundaries)
         ys.append(

@@ -32,6 +32,7 @@ def export_head(
         metadata = HeadMetadata(
             method=run.config.draft.method,
             kind=head.kind,
+            signal_source=run.config.signals.source,
             rows=head.rows,
             readout_size=signals.readout_size,
             in_features=head.projection.in_features,

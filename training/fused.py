@@ -112,7 +112,7 @@ def copy_head(head: Path, out: Path, dtype: str) -> None:
     draft = load_draft(head, dtype=None)
     draft.save(out, dtype=draft.fc.weight.dtype if dtype == "keep" else getattr(torch, dtype))
     if has_signals(head):
-        save_signal_head(out, *load_signal_head(head))
+        save_signal_head(out, *load_signal_head(head, any_source=True))
         provenance = head / FOLDER / "provenance.json"
         if provenance.is_file():
             shutil.copyfile(provenance, out / FOLDER / "provenance.json")

@@ -77,11 +77,14 @@ def describe(folder: Path, target: str | None = None) -> dict[str, Any]:
         "signals": None,
     }
     if has_signals(folder):
-        head, metadata = load_signal_head(folder)
-        if metadata.in_features != draft.config.in_features:
+        head, metadata = load_signal_head(folder, any_source=True)
+        reads = draft.config.in_features
+        if metadata.signal_source == "draft":
+            reads = draft.config.hidden_size
+        if metadata.in_features != reads:
             raise CheckpointError(
-                f"head: the signal head reads {metadata.in_features} features, fc reads "
-                f"{draft.config.in_features}"
+                f"head: the signal head reads {metadata.in_features} features, the draft gives "
+                f"{reads}"
             )
         if metadata.method != method:
             raise CheckpointError(
@@ -93,7 +96,12 @@ def describe(folder: Path, target: str | None = None) -> dict[str, Any]:
                 f"head: specexit.json says aux_layer_ids {list(metadata.aux_layer_ids)}, "
                 f"config.json says {list(draft.config.aux_layer_ids)}"
             )
-        facts["signals"] = {"kind": head.kind, "rows": head.rows, "metrics": metadata.metrics}
+        facts["signals"] = {
+            "kind": head.kind,
+            "rows": head.rows,
+            "source": metadata.signal_source,
+            "metrics": metadata.metrics,
+        }
         if target is not None:
             check_target(metadata, target_facts(resolve_target(target)))
     return facts

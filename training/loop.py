@@ -70,7 +70,9 @@ class Trainer:
         config = run.config
         self.config: TrainConfig = config
         torch.manual_seed(config.seed)
-        self.model = DraftModel(run.draft, config.token, bf16=config.precision == "bf16")
+        self.model = DraftModel(
+            run.draft, config.token, config.signals, bf16=config.precision == "bf16"
+        )
         self.signals: SignalTrainer | None = None
         if signals is not None:
             self.signals = SignalTrainer(
@@ -208,19 +210,22 @@ class Trainer:
             states = self.run.source.states(batch)
             with accelerator.accumulate(self.wrapped):
                 out = self.wrapped(batch, states, counts)
+                loss, found = out.loss, None
+                if signals is not None:
+                    found = signals.backward(batch, out.thinking, counts.signals, meter is not None)
+                    if found.into_features is not None:
+                        # adds the gradient of the signal losses to the draft's
+                        loss = loss + (out.thinking * found.into_features).sum()
                 # gradients are averaged over processes and micro batches, while the losses are
                 # already divided by global counts: undo that average
-                accelerator.backward(out.loss * world * micro)
+                accelerator.backward(loss * world * micro)
                 self.prepared.step()
                 self.prepared.zero_grad()
             sums[0] += out.loss.detach()
-            if signals is not None:
-                losses, gradients, inputs = signals.backward(
-                    batch, out.thinking, counts.signals, meter is not None
-                )
+            if found is not None:
                 if meter is not None:
-                    self._measure(meter, gradients * world, inputs)
-                sums[1:4] += losses
+                    self._measure(meter, found.gradients * world, found.inputs)
+                sums[1:4] += found.losses
             sums[4:] += torch.cat([out.per_step, out.matches])
         sums = accelerator.reduce(sums, "sum")
         self._stop_if_bad(sums, step)

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from specexit.heads.draft import Draft
 from training.batch import Batch
-from training.config import TokenSettings
+from training.config import SignalSettings, TokenSettings
+from training.draft import Source, signal_lag
 from training.features import TargetStates
 from training.losses import token_loss
 from training.unroll import shift, step_mask, unroll
@@ -23,7 +24,8 @@ class StepOutput(NamedTuple):
         loss: `[]`, the decayed sum over draft steps.
         per_step: `[ttt_steps]` losses, detached.
         matches: `[ttt_steps]` share of rows whose most likely draft token is the target's.
-        thinking: `[S, F]`, features of the thinking tokens as `fc` reads them, detached.
+        thinking: `[S, F]`, what the signal head reads of the thinking tokens; detached, unless its
+            losses train the draft too.
     """
 
     loss: Tensor
@@ -47,10 +49,19 @@ class DraftModel(nn.Module):
     the gradient at its output, for the balancer.
     """
 
-    def __init__(self, draft: Draft, settings: TokenSettings, *, bf16: bool = False) -> None:
+    def __init__(
+        self,
+        draft: Draft,
+        settings: TokenSettings,
+        signals: SignalSettings | None = None,
+        *,
+        bf16: bool = False,
+    ) -> None:
         super().__init__()
         self.draft = draft
         self.settings = settings
+        self.source: Source = "features" if signals is None else signals.source
+        self.joint = signals is not None and signals.joint
         self.bf16 = bf16
         self.fc_inputs: Tensor | None = None
         self.fc_gradient: Tensor | None = None
@@ -65,19 +76,24 @@ class DraftModel(nn.Module):
             if hidden.requires_grad:
                 self.fc_inputs = features.detach()
                 hidden.register_hook(self._keep_gradient)
-            loss, per_step, matches = self._unrolled(batch, states, hidden, counts)
-        thinking = features.detach().flatten(0, 1)[batch.think_at - self.draft.lag]
+            loss, per_step, matches, out = self._unrolled(batch, states, hidden, counts)
+        read = features if self.source == "features" else out
+        rows = batch.think_at - signal_lag(self.draft, self.source)
+        thinking = (read if self.joint else read.detach()).flatten(0, 1)[rows]
         return StepOutput(loss, per_step, matches, thinking)
 
     def _unrolled(
         self, batch: Batch, states: TargetStates, hidden: Tensor, counts: Counts
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Loss, losses and matches of the draft steps, and the first step's output."""
         total = hidden.new_zeros((), dtype=torch.float32)
         losses, matches = [], []
+        first = hidden
         outs = unroll(
             self.draft, hidden, batch.ids, batch.positions, batch.document, self.settings.ttt_steps
         )
         for k, out in enumerate(outs):
+            first = out if k == 0 else first
             mask = step_mask(batch.is_target, batch.document, k)
             logits = self.draft.logits(out[mask])
             # row p predicts token p + 2 + k: the target says which, at token p + 1 + k
@@ -89,7 +105,7 @@ class DraftModel(nn.Module):
             total = total + self.settings.decay**k * loss
             losses.append(loss.detach())
             matches.append((logits.detach().argmax(-1) == target.best).sum() / divisor)
-        return total, torch.stack(losses), torch.stack(matches).float()
+        return total, torch.stack(losses), torch.stack(matches).float(), first
 
     def _keep_gradient(self, gradient: Tensor) -> None:
         self.fc_gradient = gradient.detach()

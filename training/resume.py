@@ -151,7 +151,7 @@ def load_gathered(trainer: Trainer, state: dict[str, Tensor]) -> None:
     old = trainer.run.draft
     draft = Eagle3Head(old.config) if isinstance(old, Eagle3Head) else MtpHead(old.config)
     draft.load_state_dict({n.removeprefix("draft."): t.detach().cpu() for n, t in state.items()})
-    trainer.run.draft = bind_target(draft, trainer.run.target)
+    trainer.run.draft = bind_target(draft.to(trainer.accelerator.device), trainer.run.target)
 
 
 def _facts(trainer: Trainer) -> dict[str, Any]:

@@ -56,7 +56,8 @@ def train(
             load_newest(trainer)
         trainer.train(progress=shown)
         _gather(trainer)
-        if kinds and run.draft.has_input_norms:  # they were trained
+        reads_trained = run.draft.has_input_norms or config.signals.source == "draft"
+        if kinds and reads_trained and accelerator.is_main_process:
             items = thinking_features(run, progress=shown)
     heads: dict[Kind, StandardisedSignals | None] = {}
     if accelerator.is_main_process:
@@ -77,7 +78,7 @@ def train(
 
 
 def thinking_features(run: Run, *, progress: bool = True) -> list[ThinkingFeatures]:
-    """Features of all thinkings of the training split as `fc` reads them now, on the CPU."""
+    """What signal heads read of all thinkings of the training split now, on the CPU."""
     indices = [i for i, e in enumerate(run.examples) if e.thinking is not None]
     if isinstance(run.source, KeptFeatures):
         read = run.source.of
@@ -101,7 +102,7 @@ def thinking_features(run: Run, *, progress: bool = True) -> list[ThinkingFeatur
         states = draft.select(*read(i)).to(draft.fc.weight.device)
         with torch.no_grad():
             picked = thinking_inputs(
-                draft, states, example.ids, thinking.start, len(thinking.labels)
+                draft, states, example.ids, thinking, run.config.signals.source
             )
         items.append(ThinkingFeatures(picked.cpu(), thinking))
     return items

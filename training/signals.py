@@ -6,6 +6,8 @@ never change the token path, whatever engine (DDP, ZeRO) holds the draft.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -62,6 +64,22 @@ class StandardisedSignals(nn.Module):
         return folded.eval()
 
 
+class SignalStep(NamedTuple):
+    """What a backward pass of the signal losses found.
+
+    Attributes:
+        losses: `[3]` before the scale, this process's part of the global mean.
+        gradients: `[3, S, D]`, dL_i/dz of the scaled losses; zeros unless measured.
+        inputs: `[S, F]`, what the projection read.
+        into_features: `[S, F]`, gradient of the weighted sum, where the features need one.
+    """
+
+    losses: Tensor
+    gradients: Tensor
+    inputs: Tensor
+    into_features: Tensor | None
+
+
 class SignalTrainer:
     """Losses, balance and updates of the first signal head during the joint training."""
 
@@ -97,20 +115,16 @@ class SignalTrainer:
 
     def backward(
         self, batch: Batch, features: Tensor, total_weight: float, measure: bool
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Add a micro batch's gradients.
+    ) -> SignalStep:
+        """Add a micro batch's gradients to the signal head, not to what made the features.
 
         Args:
             features: `[S, F]` of the thinking tokens.
             total_weight: divisor over the whole global batch.
             measure: also give `dL_i/dz`.
-
-        Returns:
-            losses `[3]` before the scale (this process's part of the global mean), `dL_i/dz`
-            `[3, S, D]` of the scaled losses (zeros unless measured), and what the projection read,
-            `[S, F]`.
         """
-        inputs = self.signals.standardise(features.detach())
+        leaf = features.detach().requires_grad_(features.requires_grad)
+        inputs = self.signals.standardise(leaf)
         z = self.signals.head.project(inputs)
         losses = self._losses(batch, z) / max(total_weight, 1e-9)
         scaled = losses * losses.new_tensor(self.balancer.settings.loss_scale)
@@ -119,7 +133,7 @@ class SignalTrainer:
             found = [torch.autograd.grad(x, z, retain_graph=True)[0] for x in scaled]
             gradients = torch.stack(found)
         self.balancer.combine(scaled).backward()
-        return losses.detach(), gradients, inputs
+        return SignalStep(losses.detach(), gradients, inputs.detach(), leaf.grad)
 
     @torch.no_grad()
     def evaluate(self, batch: Batch, features: Tensor, total_weight: float) -> Tensor:

@@ -116,7 +116,7 @@ def test_a_token_is_judged_by_its_own_embedding_and_the_state_before_it(
     expected = reference(mimo, example.ids)[start : start + length]
     states = run.draft.select(*run.source.of(0))  # type: ignore[union-attr]
     with torch.no_grad():
-        alone = thinking_inputs(run.draft, states, example.ids, start, length)
+        alone = thinking_inputs(run.draft, states, example.ids, example.thinking)
     torch.testing.assert_close(alone, expected, rtol=0, atol=1e-5)
     # the same in a packed row, as training reads them
     trainer = Trainer(run, None, _accelerator(run), "single", Path("unused"))
