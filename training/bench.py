@@ -14,7 +14,7 @@ from specexit.config import load
 from specexit.files import write_json
 from training.config import TrainConfig
 from training.engine import make_accelerator
-from training.loop import Trainer
+from training.loop import Step, Trainer
 from training.refine import new_signals
 from training.run import thinking_features
 from training.setup import prepare
@@ -48,8 +48,10 @@ def bench_train(
 
     Returns:
         `ratio_signals_on_off`: median over steps of tokens/s with signals / without;
-        `tokens_per_s_signals_on`, `tokens_per_s_signals_off`; `ratio_packed_unpacked`: tokens/s of
-        packed rows / of a plain loop over single traces; `steps`, `tokens`.
+        `tokens_per_s_signals_on`, `tokens_per_s_signals_off`; `step_ms_packed`,
+        `step_ms_unpacked`: median over the same steps, of packed rows and of a plain loop over
+        single traces, both without signals; `ratio_packed_unpacked`: median over steps of unpacked
+        time / packed time; `steps`, `tokens`.
     """
     accelerator = make_accelerator(config)
     run = prepare(config, accelerator.device, progress=progress)
@@ -60,7 +62,7 @@ def bench_train(
     fresh.source = run.source  # the features are the same
     signals = new_signals(config.signals.heads[0], items, config.signals)
     full = Trainer(fresh, signals, make_accelerator(config), "single", folder)
-    ratios, on, off, tokens = [], 0.0, 0.0, 0
+    ratios, packed, on, off, tokens = [], [], 0.0, 0.0, 0
     plan = list(full.plan())
     for number, step in enumerate(plan[: steps + 1]):
         first, second = (plain, full) if number % 2 else (full, plain)
@@ -69,20 +71,26 @@ def bench_train(
             continue  # warm-up
         without, with_signals = seconds[id(plain)], seconds[id(full)]
         ratios.append(without / with_signals)
+        packed.append(without)
         off += without
         on += with_signals
         tokens += sum(full.lengths[i] for row in step.rows for i in row)
+    unpacked = [_unpacked(plain, step) for step in plan[1 : steps + 1]]
     return {
         "ratio_signals_on_off": statistics.median(ratios),
         "tokens_per_s_signals_on": tokens / on,
         "tokens_per_s_signals_off": tokens / off,
-        "ratio_packed_unpacked": _packing_gain(plain, plan[1 : steps + 1], tokens / off),
+        "step_ms_packed": 1000 * statistics.median(packed),
+        "step_ms_unpacked": 1000 * statistics.median(unpacked),
+        "ratio_packed_unpacked": statistics.median(
+            u / p for u, p in zip(unpacked, packed, strict=True)
+        ),
         "steps": len(ratios),
         "tokens": tokens,
     }
 
 
-def _timed(trainer: Trainer, step: Any, device: torch.device) -> float:
+def _timed(trainer: Trainer, step: Step, device: torch.device) -> float:
     _synchronise(device)
     began = time.perf_counter()
     trainer.one_step(step)
@@ -90,22 +98,19 @@ def _timed(trainer: Trainer, step: Any, device: torch.device) -> float:
     return time.perf_counter() - began
 
 
-def _packing_gain(trainer: Trainer, plan: list[Any], packed: float) -> float:
-    """Packed tokens/s over those of a loop that runs one trace at a time, same traces a step."""
-    seconds, tokens = 0.0, 0
-    accelerator = trainer.accelerator
-    for step in plan[: max(1, len(plan) // 2)]:
-        counts = trainer.counts(step.rows)
-        began = time.perf_counter()
-        for i in (i for row in step.rows for i in row):
-            batch = trainer.collate([[i]])
-            out = trainer.wrapped(batch, trainer.run.source.states(batch), counts)
-            accelerator.backward(out.loss)
-            tokens += trainer.lengths[i]
-        trainer.prepared.step()
-        trainer.prepared.zero_grad()
-        seconds += time.perf_counter() - began
-    return packed / (tokens / seconds)
+def _unpacked(trainer: Trainer, step: Step) -> float:
+    """Seconds of a step that runs its traces one after the other, each alone in its row."""
+    counts = trainer.counts(step.rows)
+    _synchronise(trainer.accelerator.device)
+    began = time.perf_counter()
+    for i in (i for row in step.rows for i in row):
+        batch = trainer.collate([[i]])
+        out = trainer.wrapped(batch, trainer.run.source.states(batch), counts)
+        trainer.accelerator.backward(out.loss)
+    trainer.prepared.step()
+    trainer.prepared.zero_grad()
+    _synchronise(trainer.accelerator.device)
+    return time.perf_counter() - began
 
 
 def _synchronise(device: torch.device) -> None:

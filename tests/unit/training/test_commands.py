@@ -223,4 +223,6 @@ def test_bench_pairs_steps_with_and_without_signals(
     found = bench_train(synthetic.config(data, target), steps=2, out=tmp_path)
     assert found["steps"] == 2
     assert 0.1 < found["ratio_signals_on_off"] < 3
-    assert found["ratio_packed_unpacked"] > 0
+    assert found["step_ms_packed"] > 0
+    assert found["step_ms_unpacked"] > 0
+    assert 0.1 < found["ratio_packed_unpacked"] < 30
