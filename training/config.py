@@ -158,7 +158,7 @@ class OptimSettings(Settings):
     """AdamW betas."""
     ema: float | None = Field(None, gt=0, lt=1)
     """Decay of a moving average of the weights, such as 0.999; the averages are then validated and
-    exported. Not with parameters that are sharded (zero3)."""
+    exported. Not with parameters that are sharded (zero3, fsdp2)."""
     clip: float = Field(1.0, gt=0)
     """Largest gradient norm of a group; draft and signals are clipped apart."""
 
@@ -246,7 +246,7 @@ class TrainConfig(Settings):
     """Compute of the draft; parameters, optimiser and signals stay fp32."""
     export_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Dtype of the exported draft; auto: the target's."""
-    engine: Literal["any", "single", "ddp", "zero1", "zero2", "zero3"] = "any"
+    engine: Literal["any", "single", "ddp", "zero1", "zero2", "zero3", "fsdp2"] = "any"
     """Refuse to start unless launched so."""
     seed: int = 0
     """Seed of everything random."""

@@ -1,4 +1,4 @@
-"""How the run was launched: one process, DDP or DeepSpeed; checked before anything is loaded."""
+"""How the run was launched (one process, DDP, DeepSpeed, FSDP2), checked before anything loads."""
 
 from __future__ import annotations
 
@@ -16,15 +16,28 @@ _LAUNCH = {
     "zero1": "accelerate launch --config_file configs/distributed/zero1.yaml -m training ...",
     "zero2": "accelerate launch --config_file configs/distributed/zero2.yaml -m training ...",
     "zero3": "accelerate launch --config_file configs/distributed/zero3.yaml -m training ...",
+    "fsdp2": "accelerate launch --config_file configs/distributed/fsdp2.yaml -m training ...",
 }
+SHARDED = ("zero1", "zero2", "zero3", "fsdp2")
+"""Engines whose gradients are parts of different processes."""
 
 
 def make_accelerator(config: TrainConfig) -> Any:
-    """An `Accelerator` for whatever launched this process; gloo where there is no GPU."""
+    """An `Accelerator` for whatever launched this process; gloo where there is no GPU.
+
+    Raises:
+        ConfigError: FSDP2 without a GPU.
+    """
     from accelerate import Accelerator
     from accelerate.utils import InitProcessGroupKwargs
 
     has_gpu = torch.cuda.is_available()
+    asked_fsdp = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
+    if not has_gpu and (asked_fsdp or config.engine == "fsdp2"):
+        raise ConfigError(
+            "engine: fsdp2 needs GPUs, and this machine shows none; accelerate would silently run "
+            f"DDP instead. On a CPU launch with: {_LAUNCH['ddp']} or: {_LAUNCH['zero3']}"
+        )
     if not has_gpu and os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
         _keep_deepspeed_from_compiling()
     launched = int(os.environ.get("WORLD_SIZE", "1")) > 1
@@ -53,14 +66,14 @@ def _keep_deepspeed_from_compiling() -> None:
 
 
 def engine_name(accelerator: Any) -> str:
-    """single, ddp, zero1, zero2 or zero3."""
+    """single, ddp, zero1, zero2, zero3, fsdp2 or fsdp1."""
     kind = str(accelerator.distributed_type).rsplit(".", 1)[-1]
     if kind == "DEEPSPEED":
         return f"zero{accelerator.state.deepspeed_plugin.zero_stage}"
     if kind == "NO":
         return "single"
     if kind == "FSDP":
-        return "fsdp"
+        return f"fsdp{accelerator.state.fsdp_plugin.fsdp_version}"
     return "ddp"
 
 
@@ -89,14 +102,13 @@ def check_launch(config: TrainConfig, accelerator: Any) -> str:
     asked = int(os.environ.get("SPECEXIT_WORLD_SIZE", world))
     if asked != world:
         raise ConfigError(f"SPECEXIT_WORLD_SIZE is {asked}, but {world} process(es) run")
-    if found == "fsdp":
+    if found == "fsdp1":
         raise ConfigError(
-            "engine: FSDP is not supported here; the draft is small, use DDP or ZeRO "
-            f"({_LAUNCH['zero2']})"
+            f"engine: FSDP of version 1 is not supported; launch with: {_LAUNCH['fsdp2']}"
         )
-    if config.optim.ema is not None and found == "zero3":
+    if config.optim.ema is not None and found in ("zero3", "fsdp2"):
         raise ConfigError(
-            "optim.ema: zero3 shards the parameters that it averages; use zero2 "
+            f"optim.ema: {found} shards the parameters that it averages; use zero2 "
             f"({_LAUNCH['zero2']})"
         )
     parts = world * config.batch.accumulation
@@ -113,6 +125,7 @@ def check_wrapper(name: str, model: Any) -> None:
     expected = {
         "single": "DraftModel",
         "ddp": "DistributedDataParallel",
+        "fsdp2": "FSDPDraftModel",
     }.get(name, "DeepSpeedEngine")
     if type(model).__name__ != expected:
         raise ConfigError(

@@ -21,7 +21,7 @@ from training.average import WeightAverage
 from training.balance import TASKS, GradientMeter
 from training.batch import Batch, collate
 from training.config import TrainConfig
-from training.engine import check_wrapper, configure_deepspeed
+from training.engine import SHARDED, check_wrapper, configure_deepspeed
 from training.examples import Example, signal_weights
 from training.model import Counts, DraftModel
 from training.optimiser import GroupClippedAdamW, learning_rate
@@ -82,7 +82,7 @@ class Trainer:
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         draft = {"name": "draft", "params": parameters, "weight_decay": o.weight_decay}
         self.optimiser = GroupClippedAdamW(
-            [draft | {"clip": o.clip}], lr=o.lr, betas=o.betas, sharded=engine.startswith("zero")
+            [draft | {"clip": o.clip}], lr=o.lr, betas=o.betas, sharded=engine in SHARDED
         )
         configure_deepspeed(accelerator, config.batch)
         self.wrapped, self.prepared = accelerator.prepare(self.model, self.optimiser)

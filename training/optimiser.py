@@ -9,6 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from training.sharding import local
+
 
 class GroupClippedAdamW(torch.optim.AdamW):
     """AdamW that clips each parameter group by its own gradient norm, inside `step`.
@@ -19,7 +21,7 @@ class GroupClippedAdamW(torch.optim.AdamW):
 
     Args:
         groups: parameter groups; `clip` is the largest norm, `name` is for the log.
-        sharded: gradients are partitions of different processes (ZeRO): add their squares up.
+        sharded: gradients are parts of different processes (ZeRO, FSDP2): add their squares up.
     """
 
     def __init__(
@@ -38,7 +40,7 @@ class GroupClippedAdamW(torch.optim.AdamW):
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Clip every group, then update. `last_norms` keeps the norms before clipping."""
         for group in self.param_groups:
-            gradients = [p.grad for p in group["params"] if p.grad is not None]
+            gradients = [local(p.grad) for p in group["params"] if p.grad is not None]
             if not gradients:
                 continue
             norms = torch.stack([g.float().norm() for g in gradients])

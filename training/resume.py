@@ -1,8 +1,8 @@
 """Checkpoints to go on from: written whole or not at all, the newest few kept.
 
     OUT/checkpoints/step-000200/trainer.json            step, engine, world size, config, best
-                                model.safetensors       parameters (single process, DDP)
-                                optimiser.safetensors   AdamW's moments (single process, DDP)
+                                model.safetensors       parameters (not with ZeRO)
+                                optimiser.safetensors   AdamW's moments (not with ZeRO)
                                 average.safetensors     moving average, where there is one
                                 signals*.safetensors    signal head, its moments, balancer
                                 engine/                 DeepSpeed's own shards (ZeRO)
@@ -28,6 +28,7 @@ from specexit.files import atomic_path, read_json, write_json
 from specexit.heads.eagle3 import Eagle3Head
 from specexit.heads.mtp import MtpHead
 from training.draft import bind_target
+from training.sharding import sharded_like, whole
 
 if TYPE_CHECKING:
     from training.loop import Trainer
@@ -82,13 +83,16 @@ def _write(trainer: Trainer, name: str) -> Path:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
     accelerator.wait_for_everyone()
+    own: dict[str, dict[str, Tensor]] = {}
     if trainer.engine.startswith("zero"):
         trainer.wrapped.save_checkpoint(str(partial), tag="engine")
+    else:  # on all processes, which hold parts of it under FSDP2
+        own["model"] = whole(trainer.model.state_dict())
+        own["optimiser"] = whole(_moments(trainer.optimiser))
     if accelerator.is_main_process:
         try:
-            if not trainer.engine.startswith("zero"):
-                _save(partial / "model.safetensors", dict(trainer.model.state_dict()))
-                _save(partial / "optimiser.safetensors", _moments(trainer.optimiser))
+            for name, tensors in own.items():
+                _save(partial / f"{name}.safetensors", tensors)
             if trainer.signals is not None:
                 part = trainer.signals
                 _save(partial / "signals.safetensors", dict(part.signals.state_dict()))
@@ -135,7 +139,8 @@ def _restore(trainer: Trainer, folder: Path) -> None:
     if trainer.engine.startswith("zero"):
         trainer.wrapped.load_checkpoint(str(folder), tag="engine")
     else:
-        trainer.model.load_state_dict(load_file(str(folder / "model.safetensors")))
+        tensors, current = load_file(str(folder / "model.safetensors")), trainer.model.state_dict()
+        trainer.model.load_state_dict({n: sharded_like(t, current[n]) for n, t in tensors.items()})
         _load_moments(trainer.optimiser, load_file(str(folder / "optimiser.safetensors")))
     if trainer.signals is not None:
         part = trainer.signals
@@ -147,7 +152,7 @@ def _restore(trainer: Trainer, folder: Path) -> None:
 
 
 def load_gathered(trainer: Trainer, state: dict[str, Tensor]) -> None:
-    """Put the full parameters of ZeRO-3 into a plain draft for export."""
+    """Put the full parameters of ZeRO-3 or FSDP2 into a plain draft for export."""
     old = trainer.run.draft
     draft = Eagle3Head(old.config) if isinstance(old, Eagle3Head) else MtpHead(old.config)
     draft.load_state_dict({n.removeprefix("draft."): t.detach().cpu() for n, t in state.items()})
@@ -197,9 +202,10 @@ def _moments(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def _load_moments(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    parameters = [p for group in optimiser.param_groups for p in group["params"]]
     entries: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         number, name = key.split(".", 1)
-        entries.setdefault(int(number), {})[name] = value
+        entries.setdefault(int(number), {})[name] = sharded_like(value, parameters[int(number)])
     groups = optimiser.state_dict()["param_groups"]
     optimiser.load_state_dict({"state": entries, "param_groups": groups})

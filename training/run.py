@@ -17,6 +17,7 @@ from training.loop import Trainer
 from training.memory import KeptFeatures, compute_features
 from training.refine import ThinkingFeatures, new_signals, refine_signals
 from training.setup import Run, prepare
+from training.sharding import whole
 from training.signals import StandardisedSignals
 
 log = logging.getLogger(__name__)
@@ -109,10 +110,13 @@ def thinking_features(run: Run, *, progress: bool = True) -> list[ThinkingFeatur
 
 
 def _gather(trainer: Trainer) -> None:
-    """ZeRO-3 shards the parameters: bring them together before anything reads them."""
-    if trainer.engine != "zero3":
+    """ZeRO-3 and FSDP2 shard the parameters: bring them together before anything reads them."""
+    if trainer.engine == "zero3":
+        state = trainer.accelerator.get_state_dict(trainer.wrapped)
+    elif trainer.engine == "fsdp2":
+        state = whole(trainer.model.state_dict())
+    else:
         return
-    state = trainer.accelerator.get_state_dict(trainer.wrapped)
     if trainer.accelerator.is_main_process:
         from training.resume import load_gathered
 
