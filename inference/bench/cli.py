@@ -15,7 +15,7 @@ BENCHES: dict[str, tuple[str, str]] = {
     "soak": ("inference.bench.soak", "thousands of mixed requests: wrong, leaked, memory"),
     "replay": ("inference.study.bench_replay", "how fast policies are evaluated on a table"),
     "train": ("training.bench", "training speed with and without signals, packed and not"),
-    "committer": ("specexit.ace.bench", "cost of a contract for each token"),
+    "committer": ("specexit.ace.bench_cli", "cost of a contract for each token"),
 }
 
 

@@ -102,3 +102,14 @@ def test_bench_measures_cost_and_growth(monkeypatch):
     assert 0 < figures["cost_ratio_to_detokenise"] < 20
     assert 5 < figures["linearity_10x"] < 20
     assert set(figures["by_contract"]) == {"boxed_integer", "final_answer"}
+
+
+def test_the_bench_command_writes_the_figures(monkeypatch, tmp_path, capsys):
+    monkeypatch.delenv("SPECEXIT_TRACES", raising=False)
+    monkeypatch.setattr(bench, "CONTRACTS", ("boxed_integer",))
+    target = tmp_path / "figures.json"
+    small = ["--repetitions", "1", "--max-tokens", "2000", "--long-chars", "2000"]
+    assert main(["bench", "committer", "--json", str(target), *small]) == 0
+    figures = json.loads(target.read_text())
+    assert figures["cost_ratio_to_detokenise"] > 0
+    assert "boxed_integer" in capsys.readouterr().out
