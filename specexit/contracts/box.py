@@ -58,6 +58,8 @@ class BoxAcceptor(Acceptor):
         self._complete: list[tuple[int, Any]] = []  # answers of complete inner boxes, with start
 
     def feed(self, text: str) -> Match | None:
+        if self._state == "idle" and "\\" not in text:
+            return None
         at, size = 0, len(text)
         while at < size:
             state = self._state

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from .base import Acceptor, Searching
 from .errors import ContractError
-from .search import Groups, PatternAcceptor, automaton, only_group
+from .pattern_acceptor import Groups, PatternAcceptor, automaton, only_group
 from .stated import BOX, CLOSE, OPEN, TAGS, alone, alternatives, cue, literal_cues, words
 
 MAX_CHARS = 2_000
@@ -55,9 +55,8 @@ class Choice(Searching):
         return self._machine(fresh=False)
 
     def _machine(self, fresh: bool) -> Acceptor:
-        return PatternAcceptor(
-            automaton(_pattern(self.letters, self.cues)), self._read, MAX_CHARS, fresh=fresh
-        )
+        machine = automaton(_pattern(self.letters, self.cues), MAX_CHARS)
+        return PatternAcceptor(machine, self._read, fresh=fresh)
 
     def _read(self, groups: Groups) -> str | None:
         return self.normalise(only_group(groups))

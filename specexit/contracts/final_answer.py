@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from .base import Acceptor, Searching
 from .choice import check_cues
 from .latex import number_text, tidy
-from .search import Groups, PatternAcceptor, automaton, only_group
+from .pattern_acceptor import Groups, PatternAcceptor, automaton, only_group
 from .stated import BOX, OPEN_NUMBER, TAGS, alone, alternatives, any_case, cue, literal_cues
 
 MAX_CHARS = 500
@@ -74,7 +74,8 @@ class FinalAnswer(Searching):
         return self._machine(fresh=False)
 
     def _machine(self, fresh: bool) -> Acceptor:
-        return PatternAcceptor(automaton(_pattern(self.cues)), self._read, MAX_CHARS, fresh=fresh)
+        machine = automaton(_pattern(self.cues), MAX_CHARS)
+        return PatternAcceptor(machine, self._read, fresh=fresh)
 
     def _read(self, groups: Groups) -> str | None:
         return self.normalise(only_group(groups))

@@ -80,6 +80,15 @@ class JsonScanner:
         self.parts: list[str] = []  # the text so far (repaired, if lenient)
         self.too_deep = False
 
+    def plain(self, text: str) -> bool:
+        """Take all of `text` if it lies inside a string and changes nothing; False: use `feed`."""
+        inside = (
+            self._at is _At.STRING and text.isprintable() and '"' not in text and "\\" not in text
+        )
+        if inside:
+            self.parts.append(text)
+        return inside
+
     def feed(self, text: str, at: int, size: int) -> tuple[Step, int]:
         """Read `text[at:size]`; what it came to, and the index behind the last character used."""
         begin = at

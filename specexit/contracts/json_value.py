@@ -54,12 +54,15 @@ class JsonAcceptor(Acceptor):
         self._anything = contract.kind == "any" and fresh
         self._scanner: JsonScanner | None = None
         self._left = 0  # characters that the value may still have
-        self._line = "" if fresh else " "  # the end of the current line, up to where we look
+        self._line = "" if fresh else " "  # the end of what was passed over
         self._wary = False  # a value broke: the next must begin a line
 
     def feed(self, text: str) -> Match | None:
-        if self._scanner is None and not self._anything and not self._opening.search(text):
-            self._pass(text, 0, len(text))
+        if self._scanner is None and "{" not in text and "[" not in text and not self._anything:
+            self._line = (self._line + text)[-_TAIL:]  # nearly every delta of prose
+            return None
+        if self._scanner is not None and len(text) < self._left and self._scanner.plain(text):
+            self._left -= len(text)  # nearly every delta of a value
             return None
         at, size = 0, len(text)
         while at < size:
@@ -96,25 +99,16 @@ class JsonAcceptor(Acceptor):
             return blank
         found = self._opening.search(text, at)
         cut = len(text) if found is None else found.start()
-        if cut > at:
-            self._pass(text, at, cut)
+        self._line = (self._line + text[at:cut])[-_TAIL:]
         if found is None:
             return cut
-        line = self._line
+        line = self._line.rpartition("\n")[2]
         joined = _JOINED.match(line[-1:]) is not None and not _FENCE_INFO.search(line)
         if joined or (self._wary and line):
-            self._line = (line + text[cut])[-_TAIL:]
+            self._line += text[cut]
             return cut + 1
         self._open()
         return cut
-
-    def _pass(self, text: str, at: int, cut: int) -> None:
-        """Remember the end of the line that `text[at:cut]` leads up to."""
-        newline = text.rfind("\n", at, cut)
-        if newline < 0:
-            self._line = (self._line + text[at:cut])[-_TAIL:]
-        else:
-            self._line = text[newline + 1 : cut][-_TAIL:]
 
     def _open(self) -> None:
         self._scanner = JsonScanner(self._contract.max_depth, self._contract.lenient)

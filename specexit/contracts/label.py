@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from .base import Acceptor, Searching, check_bool
 from .choice import check_cues
 from .errors import ContractError
-from .search import Groups, PatternAcceptor, automaton, only_group
+from .pattern_acceptor import Groups, PatternAcceptor, automaton, only_group
 from .stated import BOX, OPEN, TAGS, alone, alternatives, any_case, cue, literal_cues
 
 MAX_LABELS = 500
@@ -69,12 +69,9 @@ class Label(Searching):
         return self._machine(fresh=False)
 
     def _machine(self, fresh: bool) -> Acceptor:
-        return PatternAcceptor(
-            automaton(_pattern(self.labels, self.case_sensitive, self.cues)),
-            self._read,
-            4 * MAX_LABEL_CHARS,
-            fresh=fresh,
-        )
+        pattern = _pattern(self.labels, self.case_sensitive, self.cues)
+        machine = automaton(pattern, 4 * MAX_LABEL_CHARS)
+        return PatternAcceptor(machine, self._read, fresh=fresh)
 
     def _read(self, groups: Groups) -> str | None:
         return self.normalise(only_group(groups))

@@ -39,11 +39,12 @@ class PatchAcceptor(Acceptor):
     __slots__ = (
         "_fence",
         "_fenced_only",
-        "_head",
         "_kept",
         "_left",
         "_lines",
         "_max_chars",
+        "_may_end",
+        "_most",
         "_parser",
         "_parts",
         "_skipping",
@@ -54,22 +55,25 @@ class PatchAcceptor(Acceptor):
         self._max_chars = max_chars
         self._left = max_chars
         self._parts: list[str] = []  # the current line
-        self._kept = 0
-        self._head = ""
+        self._kept = 0  # its characters so far
+        self._most = _LINE  # how many of them are looked at
+        self._may_end = False  # whether this line can show that the block is over
         self._fence = ""  # the marks that opened the fence we are in
         self._skipping = False  # behind a broken block
         self._parser: DiffParser | None = None
         self._lines: list[str] = []  # of the block
 
     def feed(self, text: str) -> Match | None:
-        at = 0
-        if self._parser is None and "\n" not in text:
-            self._keep(text)
+        if "\n" not in text and (not self._may_end or self._kept >= _HEAD):
+            if self._kept < self._most:  # nearly every delta
+                self._parts.append(text)
+                self._kept += len(text)
             return None
+        at = 0
         while True:
             cut = text.find("\n", at)
             piece = text[at:] if cut < 0 else text[at:cut]
-            early = self._early(piece)
+            early = self._early(piece) if self._may_end else None
             if early is not None:
                 return Match(self._answer(), at + early)
             self._keep(piece)
@@ -81,23 +85,18 @@ class PatchAcceptor(Acceptor):
             at = cut + 1
 
     def _keep(self, piece: str) -> None:
-        room = (_LINE if self._parser is None else self._max_chars) - self._kept
-        if len(piece) > room:
-            piece = piece[:room]
-        if piece:
+        if self._kept < self._most:
             self._parts.append(piece)
-            if self._kept < _HEAD:
-                self._head = (self._head + piece)[:_HEAD]
             self._kept += len(piece)
 
     def _early(self, piece: str) -> int | None:
         """Where in `piece` an unfenced, complete block turns out to be over."""
         parser = self._parser
-        if parser is None or self._fence or not parser.complete or not piece:
-            return None
+        assert parser is not None
         continues = parser.continues
-        before = len(self._head)
-        head = self._head + piece[:_HEAD]
+        begun = "".join(self._parts)[:_HEAD]
+        before = len(begun)
+        head = begun + piece[:_HEAD]
         for size in range(before + 1, min(len(head), _HEAD) + 1):
             start = head[:size]
             if any(prefix.startswith(start) or start.startswith(prefix) for prefix in continues):
@@ -111,10 +110,16 @@ class PatchAcceptor(Acceptor):
 
     def _end_line(self) -> str | None:
         """A line is over; the answer if a whole diff is."""
-        line = "".join(self._parts)
+        line = "".join(self._parts)[: self._most]
         self._parts = []
         self._kept = 0
-        self._head = ""
+        answer = self._read_line(line)
+        parser = self._parser
+        self._may_end = parser is not None and not self._fence and parser.complete
+        self._most = _LINE if parser is None else self._max_chars
+        return answer
+
+    def _read_line(self, line: str) -> str | None:
         fence = _FENCE.match(line.rstrip())
         if self._fence and fence and fence[1].startswith(self._fence) and not fence[2].strip():
             return self._close_fence()

@@ -21,7 +21,7 @@ from .base import Acceptor, Searching, check_bool, check_int
 from .errors import ContractError
 from .limits import MAX_PATTERN_CHARS
 from .pattern import compile_pattern
-from .search import Groups, PatternAcceptor
+from .pattern_acceptor import Groups, PatternAcceptor
 
 MAX_STATES = 500
 
@@ -47,7 +47,7 @@ class Regex(Searching):
             )
         check_bool("ignore_case", self.ignore_case)
         check_int("max_chars", self.max_chars, 1, 10_000)
-        machine = _automaton(self.pattern, self.ignore_case)
+        machine = _automaton(self.pattern, self.ignore_case, self.max_chars)
         if machine.nullable():
             raise ContractError("pattern: matches the empty text, so it would commit to nothing")
         if isinstance(self.group, str):
@@ -63,11 +63,11 @@ class Regex(Searching):
         return self._machine(fresh=False)
 
     def _machine(self, fresh: bool) -> Acceptor:
-        machine = _automaton(self.pattern, self.ignore_case)
-        return PatternAcceptor(machine, self._read, self.max_chars, fresh=fresh)
+        machine = _automaton(self.pattern, self.ignore_case, self.max_chars)
+        return PatternAcceptor(machine, self._read, fresh=fresh)
 
     def _read(self, groups: Groups) -> str | None:
-        names = _automaton(self.pattern, self.ignore_case).program.names
+        names = _automaton(self.pattern, self.ignore_case, self.max_chars).program.names
         return groups[names[self.group] if isinstance(self.group, str) else self.group]
 
     def normalise(self, answer: Any) -> str | None:
@@ -75,5 +75,6 @@ class Regex(Searching):
 
 
 @lru_cache(maxsize=64)
-def _automaton(pattern: str, ignore_case: bool) -> Automaton:
-    return Automaton(compile_pattern(pattern, max_states=MAX_STATES, ignore_case=ignore_case))
+def _automaton(pattern: str, ignore_case: bool, max_chars: int) -> Automaton:
+    program = compile_pattern(pattern, max_states=MAX_STATES, ignore_case=ignore_case)
+    return Automaton(program, max_chars)

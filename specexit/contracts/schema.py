@@ -9,6 +9,7 @@ annotation, as the standard has it by default.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from functools import lru_cache
@@ -18,10 +19,11 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError
 from jsonschema.validators import extend
 
-from .automaton import Automaton, Search
+from .automaton import Automaton
 from .errors import ContractError
 from .limits import MAX_PATTERN_CHARS
 from .pattern import compile_pattern
+from .search import Search
 
 MAX_REFERENCES = 20_000
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -44,11 +46,11 @@ def linear_search(pattern: str) -> Callable[[str], bool]:
     try:
         import re2
     except ImportError:
-        machine = Automaton(compile_pattern(pattern, max_states=2_000))
+        machine = Automaton(compile_pattern(pattern, max_states=2_000), max_chars=sys.maxsize)
         nullable = machine.nullable()
 
         def found(text: str) -> bool:
-            search = Search(machine, len(text) + 1)
+            search = Search(machine)
             return nullable or (search.feed(text) or search.close()) is not None
 
         return found

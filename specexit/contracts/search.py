@@ -1,66 +1,187 @@
-"""An acceptor that searches for a pattern and reads an answer from its groups."""
+"""Search a stream for the leftmost-longest match of a pattern, in linear time.
+
+A match is reported once nothing older or longer can still come, so what is reported is what
+`search` with longest-match semantics finds in the whole text, whatever follows. RE2 in its
+longest-match mode is the oracle in the tests.
+
+Time: one dictionary look-up for a delta whose effect is known (`Node.leaps`), one per character
+where it is not, else at most proportional to the pattern. Memory, of the text: what the oldest
+living attempt covers, at most `max_chars`.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from functools import lru_cache
-from typing import Any, Self
+from collections import deque
+from typing import NamedTuple, Self
 
-from .automaton import Automaton, Search
-from .base import Acceptor, Match
-from .pattern import compile_pattern
+from .automaton import Automaton, Leap, Node
+from .captures import Groups, captures
 
-Groups = list[str | None]
+MAX_LEAP = 24  # characters of a delta whose effect is remembered; tokens are shorter
 
 
-@lru_cache(maxsize=64)
-def automaton(pattern: str) -> Automaton:
-    """The automaton of a built-in pattern; its states are shared by all outputs."""
-    return Automaton(compile_pattern(pattern))
+class Found(NamedTuple):
+    """The match: its groups (0 is the whole), and `end` as in `Match`."""
+
+    groups: Groups
+    end: int
 
 
-def only_group(groups: Groups) -> str | None:
-    """The group that took part; the built-in patterns have one per alternative."""
-    return next((group for group in groups[1:] if group is not None), None)
+class Search:
+    """One search through one stream."""
 
+    __slots__ = ("_automaton", "_best", "_kept", "_last", "_node", "_position", "_starts")
 
-class PatternAcceptor(Acceptor):
-    """The first match that `read` turns into an answer; other matches are passed over."""
+    def __init__(self, automaton: Automaton, *, fresh: bool = True) -> None:
+        """`fresh=False`: the search begins in the middle of a text (after a blank)."""
+        self._automaton = automaton
+        self._last = "" if fresh else " "  # the last delta that was not empty
+        self._node = automaton.root(self._last)
+        self._starts: list[int] = []  # of the living attempts, oldest first
+        self._best: tuple[int, int] | None = None
+        self._position = 0
+        self._kept: deque[tuple[int, str]] = deque()  # (offset, piece), from the oldest attempt on
 
-    __slots__ = ("_automaton", "_max_chars", "_read", "_search")
+    def feed(self, text: str) -> Found | None:
+        """Read `text`; the match if nothing that follows can change it."""
+        leap = self._node.leaps.get(text)
+        if leap is None:
+            return self._read(text) if text else None
+        if self._starts or leap.origins:
+            return self._jump(leap, text)
+        self._node = leap.node  # nearly every delta: nothing lives, nothing begins
+        self._position += len(text)
+        self._last = text
+        return None
 
-    def __init__(
-        self,
-        machine: Automaton,
-        read: Callable[[Groups], Any | None],
-        max_chars: int,
-        *,
-        fresh: bool = True,
-    ) -> None:
-        self._automaton = machine
-        self._read = read
-        self._max_chars = max_chars
-        self._search = Search(machine, max_chars, fresh=fresh)
+    def _jump(self, leap: Leap, text: str) -> Found | None:
+        """Take a known move, unless it is too long for the oldest attempt."""
+        starts, base = self._starts, self._position
+        end = base + len(text)
+        if starts and end - starts[0] >= self._automaton.max_chars:
+            return self._read(text)
+        self._node, origins = leap
+        if origins is not None:
+            self._starts = [starts[o] if o >= 0 else base - 1 - o for o in origins]
+        self._keep(base, text)
+        self._position = end
+        self._last = text
+        return None
 
-    def feed(self, text: str) -> Match | None:
-        at = 0
-        while True:
-            found = self._search.feed(text[at:] if at else text)
-            if found is None:
-                return None
-            at += found.end
-            answer = self._read(found.groups)
-            if answer is not None:
-                return Match(answer, at)
-            self._search = Search(self._automaton, self._max_chars, fresh=False)
+    def _read(self, text: str) -> Found | None:
+        """As `feed`, character by character; remember the effect where that is possible."""
+        base, size, at = self._position, len(text), 0
+        before, old, best = self._node, self._starts, self._best
+        dropped = False
+        while at < size:
+            if self._node.idle and self._automaton.skip is not None:
+                at = self._skip(text, at)
+                if at == size:
+                    break
+            # No attempt passes its limit before `stop`.
+            oldest = self._starts[0] if self._starts else base + at
+            at, over = self._walk(
+                text, at, min(size, oldest + self._automaton.max_chars - base), base
+            )
+            if over:
+                return self._report(base, text, at)
+            if self._starts and base + at - self._starts[0] >= self._automaton.max_chars:
+                dropped = True
+                self._starts = self._starts[1:]
+                self._node = self._automaton.without_oldest(self._node)
+                if self._node.locked and not self._node.groups:
+                    return self._report(base, text, at)
+        self._keep(base, text)
+        self._position = base + size
+        self._last = text
+        if size <= MAX_LEAP and not dropped and self._best is best:
+            self._automaton.remember(before, text, self._leap(before, old, base))
+        return None
 
-    def close(self) -> Match | None:
-        found = self._search.close()
-        answer = None if found is None else self._read(found.groups)
-        return None if answer is None else Match(answer, 0)
+    def _skip(self, text: str, at: int) -> int:
+        """Go to where an attempt can begin, from a node without any."""
+        skip = self._automaton.skip
+        assert skip is not None
+        if at:
+            found = skip.search(text, at)
+            cut = len(text) if found is None else found.start()
+        else:
+            found = skip.search(self._last[-1] + text, 1)
+            cut = len(text) if found is None else found.start() - 1
+        if cut:
+            self._node = self._automaton.root(text[cut - 1])
+        return cut
+
+    def _walk(self, text: str, at: int, stop: int, base: int) -> tuple[int, bool]:
+        """Take moves up to `stop`, or to where the search is over or no attempt lives.
+
+        Gives the index behind the last character used, and whether the search is over.
+        """
+        node, automaton = self._node, self._automaton
+        for index in range(at, stop):
+            char = text[index]
+            move = node.moves.get(char) or automaton.move(node, char)
+            node = move.node
+            if move.plain:
+                continue
+            here, starts = base + index, self._starts
+            if move.before is not None:
+                self._best = (starts[move.before], here)
+            if move.after is not None:
+                self._best = (here if move.after < 0 else starts[move.after], here + 1)
+            if move.sources is not None:
+                self._starts = [here if s < 0 else starts[s] for s in move.sources]
+            if not node.groups:
+                if node.locked:
+                    self._node = node
+                    return index + (move.after is not None), True
+                if automaton.skip is not None:
+                    self._node = node
+                    return index + 1, False
+        self._node = node
+        return stop, False
+
+    def _leap(self, before: Node, old: list[int], base: int) -> Leap:
+        """The effect of the delta just read, which began at `base`."""
+        if self._starts == old:
+            return Leap(self._node, None)
+        origins = (base - 1 - s if s >= base else old.index(s) for s in self._starts)
+        return Leap(self._node, tuple(origins))
+
+    def _keep(self, base: int, text: str) -> None:
+        """Keep `text` from the oldest attempt on, and one character before it."""
+        kept = self._kept
+        needed = [*self._starts[:1], *(self._best or ())[:1]]
+        if not needed:
+            kept.clear()
+            return
+        oldest = min(needed)
+        if not kept and self._last:
+            base, text = base - 1, self._last[-1] + text
+        cut = oldest - 1 - base
+        kept.append((base + cut, text[cut:]) if cut > 0 else (base, text))
+        while kept[0][0] + len(kept[0][1]) <= oldest - 1:
+            kept.popleft()
+
+    def _report(self, base: int, text: str, end: int) -> Found:
+        assert self._best is not None
+        low, high = self._best
+        if text:
+            self._keep(base, text)
+        offset = self._kept[0][0]
+        whole = "".join(piece for _, piece in self._kept)
+        return Found(captures(self._automaton, whole, low - offset, high - offset), end)
+
+    def close(self) -> Found | None:
+        """End of the text: the best match there is."""
+        source = self._automaton.at_end(self._node)
+        if source is not None:
+            self._best = (self._starts[source], self._position)
+        return None if self._best is None else self._report(self._position, "", 0)
 
     def fork(self) -> Self:
+        """An independent copy."""
         other = copy.copy(self)
-        other._search = self._search.fork()
+        other._kept = self._kept.copy()
         return other

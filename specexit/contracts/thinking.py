@@ -55,7 +55,17 @@ def check_tags(thinking: Thinking, think_start: str, think_end: str) -> None:
 class ThinkGate(Acceptor):
     """Hand the text outside thinking blocks to `inner`; hold back what may become a tag."""
 
-    __slots__ = ("_end", "_held", "_inner", "_new_inner", "_pending", "_phase", "_start")
+    __slots__ = (
+        "_end",
+        "_end_mark",
+        "_held",
+        "_inner",
+        "_new_inner",
+        "_pending",
+        "_phase",
+        "_start",
+        "_start_mark",
+    )
 
     def __init__(
         self,
@@ -69,6 +79,8 @@ class ThinkGate(Acceptor):
         self._phase = phase
         self._start = think_start
         self._end = think_end
+        self._start_mark = think_start[0]
+        self._end_mark = think_end[0]
         self._held = ""
         self._pending: Match | None = None
 
@@ -77,12 +89,12 @@ class ThinkGate(Acceptor):
         if not held:
             # The common case in a few operations: no tag begins in this delta.
             if self._phase == "thinking":
-                if self._end[0] not in text:
+                if self._end_mark not in text:
                     return None
-            elif self._start[0] not in text:
+            elif self._start_mark not in text:
                 if self._phase == "visible":
                     return self._inner.feed(text)
-                if self._end[0] not in text:
+                if self._end_mark not in text:
                     if self._pending is None:
                         self._pending = self._inner.feed(text)
                     return None
