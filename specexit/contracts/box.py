@@ -6,7 +6,7 @@ The first box that is complete and whose content the contract accepts wins. TeX 
   `\\` inside do not count as braces; inner braces nest.
 - An argument cannot hold a blank line, so a box that is still open at one was never a box. The
   same holds at `max_chars`, which bounds the memory, and at the end of the output. What was
-  complete *inside* such a box then counts.
+  complete *inside* such a box then counts, and so it does inside a box that is not accepted.
 - `\boxed 12` (no brace) boxes the number, and waits for a character that ends it.
 """
 
@@ -164,8 +164,11 @@ class BoxAcceptor(Acceptor):
         if self._depth:
             return None
         answer = self._read("".join(parts[:-1]))
+        if answer is None:
+            inner = self._abandon()
+            return None if inner is None else Match(inner.answer, 1)
         self._leave()
-        return None if answer is None else Match(answer, 1)
+        return Match(answer, 1)
 
     def _abandon(self) -> Match | None:
         """The box was none: the first complete one inside it counts, if there is one."""

@@ -7,7 +7,7 @@
   "the answer is a car", "Answer: I think").
 - commit: at the character that ends the letter. Sound under that evaluator.
 - `cues`: own cues instead of the built-in ones, e.g. `["FINAL ANSWER:"]`.
-- Several letters ("B and C") are not in V: the first is taken, where a blank follows it.
+- Several letters ("B or C", "A/B", "B, C.") state none, and neither does "not B".
 """
 
 from __future__ import annotations
@@ -20,7 +20,21 @@ from typing import Any, ClassVar
 from .base import Acceptor, Searching
 from .errors import ContractError
 from .pattern_acceptor import Groups, PatternAcceptor, automaton, only_group
-from .stated import BOX, CLOSE, OPEN, TAGS, alone, alternatives, cue, literal_cues, words
+from .stated import (
+    BOX,
+    CHINESE_LINK,
+    CLOSE,
+    CLOSED,
+    OPEN,
+    TAGS,
+    TERM,
+    alone,
+    alternatives,
+    cue,
+    literal_cues,
+    several,
+    words,
+)
 
 MAX_CHARS = 2_000
 MAX_CUES = 32
@@ -80,9 +94,9 @@ def check_cues(cues: Any) -> None:
             raise ContractError(f"cues[{index}]: not a text of 1 to {MAX_CUE_CHARS} characters")
 
 
-def _class(letters: str) -> str:
-    """Both cases and the full-width forms of ASCII letters or digits."""
-    forms = {form for letter in letters for form in (letter, letter.lower())}
+def _class(letters: str, *, lower: bool = True) -> str:
+    """ASCII letters or digits, their full-width forms, and (`lower`) those in lower case."""
+    forms = {form for letter in letters for form in (letter, letter.lower() if lower else letter)}
     return "[" + "".join(sorted(forms | {chr(ord(form) + 0xFEE0) for form in forms})) + "]"
 
 
@@ -91,17 +105,19 @@ def _pattern(letters: str, cues: tuple[str, ...]) -> str:
     # "a" and "I" are words too: a blank and an ordinary word behind them means that.
     words_too = "".join(letter for letter in letters if letter in "AI")
     plain = "".join(letter for letter in letters if letter not in words_too)
-    goes_on = r"0-9A-Za-z_０-９Ａ-Ｚａ-ｚ'’+#=&/\-"
+    value = _class(letters)
     values = []
     if plain:
-        values.append(f"({_class(plain)})(?![{goes_on}])")
+        values.append(f"({_class(plain)})(?:(?![{TERM}])|{CLOSED})")
     if words_too:
         after = words("because since as due which for given")
         values.append(
-            rf"({_class(words_too)})(?:(?![{goes_on}\s])|[ \t]*(?=[\n\r])"
+            rf"({_class(words_too)})(?:(?![{TERM}\s])|{CLOSED}|[ \t]*(?=[\n\r])"
             rf"|[ \t]+(?:{after}\b|(?![\s0-9A-Za-z_])))"
         )
-    value = _class(letters)
+    capital = "".join(letter for letter in letters if letter != "I")
+    other = rf"(?:{_class(capital, lower=False)}(?![{TERM}])|[(\[（]{value}[)\]）])"
+    values.append(several(value, other))
     stated = f"{OPEN}(?:{'|'.join(values)})"
     if cues:
         return literal_cues(cues) + stated
@@ -111,7 +127,7 @@ def _pattern(letters: str, cues: tuple[str, ...]) -> str:
         rf"\b{words('correct right best final chosen')}\s+"
         + cue("option choice solution")
         + stated,
-        rf"(?:答案|正解|答え|正确选项|正確選項)[是为為应應该該：:はの\s]*(?:[选選][项項]?)?{stated}",
+        rf"(?:答案|回答|正解|答え|正确选项|正確選項){CHINESE_LINK}(?:[选選][项項]?)?{stated}",
         rf"[选選][择擇]?[：:\s]*{stated}",
         rf"只有(?:[选選][项項])?{OPEN}({value}){CLOSE}[项項]?(?:才?是)?(?:正确|正確|对|對)",
         TAGS + stated,

@@ -21,7 +21,17 @@ from .base import Acceptor, Searching
 from .choice import check_cues
 from .latex import number_text, tidy
 from .pattern_acceptor import Groups, PatternAcceptor, automaton, only_group
-from .stated import BOX, OPEN_NUMBER, TAGS, alone, alternatives, any_case, cue, literal_cues
+from .stated import (
+    BOX,
+    CHINESE_LINK,
+    OPEN_NUMBER,
+    TAGS,
+    alone,
+    alternatives,
+    any_case,
+    cue,
+    literal_cues,
+)
 
 MAX_CHARS = 500
 _FRACTION = re.compile(
@@ -37,7 +47,7 @@ _NUMBER = (
     rf"|[+\-−]?{_DIGIT}+\s?/\s?{_DIGIT}+"
     r"|[+\-−]?\\[dt]?frac\{-?[0-9]+\}\{[0-9]+\}"
 )
-_NO_MORE = r"0-9０-９A-Za-z_^+*×÷=(\\/,.:\-−~"
+_NO_MORE = r"0-9０-９A-Za-z_^+*×÷=(\\/,.:\-−~½⅓⅔¼¾⅕⅙⅛⅜⅝⅞⁰¹²³⁴-⁹ⁿ"
 _UNITS = "km cm mm kg mg ml g m s h min hours minutes seconds days dollars cents units percent"
 _OVER = "|".join(
     (
@@ -110,7 +120,7 @@ def _pattern(cues: tuple[str, ...]) -> str:
         cue("answer result") + stated,
         rf"\b{any_case('final')}[*_ ]*[:：]{stated}",
         rf"####{stated}",
-        rf"(?:答案|答え)[是为為：:は\s]*{stated}",
+        rf"(?:答案|答え){CHINESE_LINK}{stated}",
         TAGS + stated,
         BOX + stated,
         *alone(_NUMBER),

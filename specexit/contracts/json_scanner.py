@@ -76,7 +76,7 @@ class JsonScanner:
         self._is_key = False
         self._rest = ""
         self._escape = ""
-        self.members = 0  # complete keys seen: more than prose with a brace
+        self.members = 0  # keys with their colon: more than prose with a brace
         self.parts: list[str] = []  # the text so far (repaired, if lenient)
         self.too_deep = False
 
@@ -103,7 +103,6 @@ class JsonScanner:
                 at = end
                 if char == '"':
                     self._at = _At.COLON if self._is_key else _At.AFTER
-                    self.members += self._is_key
                     at += 1
                     if not self._stack:
                         return self._done(text, begin, at)
@@ -183,6 +182,7 @@ class JsonScanner:
             return self._after(char)
         if state is _At.COLON:
             self._at = _At.VALUE
+            self.members += char == ":"
             return char == ":"
         if state in (_At.KEY, _At.FIRST_KEY):
             if char == "}" and state is _At.FIRST_KEY:

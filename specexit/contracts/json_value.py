@@ -3,9 +3,10 @@ r"""`json`: a complete JSON value that satisfies a schema.
 - V: JSON values of the kind `root` that satisfy `schema` (JSON Schema 2020-12), so required fields
   are present; with `field`, the value of that member is the answer.
 - pi and evaluator: the first such value after the thinking, prose and code fences around it or
-  not. A complete value that fails the schema is passed over whole. Prose such as `\text{}` or
-  `x[1]` opens nothing. A value that breaks off *after its first key* (or at a limit) was meant to
-  be the answer: the next one must then begin a line, so that fragments of it are no answers.
+  not. A complete value that fails the schema is passed over whole, and so is one without any key
+  that is joined to a word or bracket (`\text{}`, `x[1]`). A value that breaks off *after its first
+  key* (or at a limit) was meant to be the answer: the next one must then begin a line, so that
+  fragments of it are no answers.
 - commit: at the closing bracket. Sound under that evaluator. `}` inside a string, a fence inside a
   string, an escape that is cut in half decide nothing. A number or literal at the top level
   (`root: any`) waits for a blank.
@@ -46,7 +47,16 @@ BROKEN = object()
 class JsonAcceptor(Acceptor):
     """Looks for an opening bracket, then follows the value to its end."""
 
-    __slots__ = ("_anything", "_contract", "_left", "_line", "_opening", "_scanner", "_wary")
+    __slots__ = (
+        "_anything",
+        "_contract",
+        "_joined",
+        "_left",
+        "_line",
+        "_opening",
+        "_scanner",
+        "_wary",
+    )
 
     def __init__(self, contract: Json, *, fresh: bool = True) -> None:
         self._contract = contract
@@ -55,6 +65,7 @@ class JsonAcceptor(Acceptor):
         self._scanner: JsonScanner | None = None
         self._left = 0  # characters that the value may still have
         self._line = "" if fresh else " "  # the end of what was passed over
+        self._joined = False  # the value is joined to the text before it
         self._wary = False  # a value broke: the next must begin a line
 
     def feed(self, text: str) -> Match | None:
@@ -63,6 +74,7 @@ class JsonAcceptor(Acceptor):
             return None
         if self._scanner is not None and len(text) < self._left and self._scanner.plain(text):
             self._left -= len(text)  # nearly every delta of a value
+            self._line = text
             return None
         at, size = 0, len(text)
         while at < size:
@@ -73,12 +85,20 @@ class JsonAcceptor(Acceptor):
             step, at = self._scanner.feed(text, at, min(size, at + self._left))
             self._left -= at - before
             if step is Step.DONE:
-                answer = self._contract.read(self._scanner.text())
+                # `x[1]` and `\text{}` are no JSON, `json{"a": 1}` is.
+                prose = self._joined and not self._scanner.members
+                answer = None if prose else self._contract.read(self._scanner.text())
                 self._leave(broken=answer is BROKEN)
-                if answer is not None and answer is not BROKEN:
+                if prose:
+                    self._line = text[at - 1]
+                elif answer is not None and answer is not BROKEN:
                     return Match(answer, at)
             elif step is Step.BROKEN or not self._left:
+                last = (self._line + text[:at])[-1:]
                 self._leave(broken=True)
+                self._line = " " if last == "\n" else last
+        if self._scanner is not None and text:
+            self._line = text
         return None
 
     def _leave(self, *, broken: bool) -> None:
@@ -103,10 +123,10 @@ class JsonAcceptor(Acceptor):
         if found is None:
             return cut
         line = self._line.rpartition("\n")[2]
-        joined = _JOINED.match(line[-1:]) is not None and not _FENCE_INFO.search(line)
-        if joined or (self._wary and line):
+        if self._wary and line:
             self._line += text[cut]
             return cut + 1
+        self._joined = _JOINED.match(line[-1:]) is not None and not _FENCE_INFO.search(line)
         self._open()
         return cut
 

@@ -3,6 +3,7 @@
 - V: `labels`; the answer is the label as the contract writes it.
 - pi and evaluator: the first stated label after the thinking: behind a cue ("label:", "the answer
   is", `<answer>`, a box), or alone on the first or the last line. The longest label counts.
+- Several labels ("positive or negative", "yes/no") state none.
 - commit: once no longer label can follow ("safe" waits while "safe for work" is possible), so at
   the character that rules it out. Sound under that evaluator.
 - `case_sensitive` (default false), `cues` (own cues instead of the built-in ones).
@@ -20,11 +21,24 @@ from .base import Acceptor, Searching, check_bool
 from .choice import check_cues
 from .errors import ContractError
 from .pattern_acceptor import Groups, PatternAcceptor, automaton, only_group
-from .stated import BOX, OPEN, TAGS, alone, alternatives, any_case, cue, literal_cues
+from .stated import (
+    BOX,
+    CHINESE_LINK,
+    CLOSED,
+    OPEN,
+    TAGS,
+    WORD,
+    alone,
+    alternatives,
+    any_case,
+    cue,
+    literal_cues,
+    several,
+)
 
 MAX_LABELS = 500
 MAX_LABEL_CHARS = 200
-_ENDS = r"(?![0-9A-Za-z_０-９Ａ-Ｚａ-ｚ'’\-])"
+_ENDS = rf"(?:(?![{WORD}'’\-])|{CLOSED})"
 _NOUNS = (
     "answer label class classification category verdict decision result prediction sentiment "
     "output judgment judgement conclusion"
@@ -95,16 +109,16 @@ def _pattern(labels: tuple[str, ...], case_sensitive: bool, cues: tuple[str, ...
     forms = [
         blanks.sub(r"\\s+", re.escape(label.strip()).replace("\\ ", " "))
         if case_sensitive
-        else any_case(label.strip())
+        else any_case(label.strip(), wide=True)
         for label in labels
     ]
     value = f"(?:{'|'.join(forms)})"
-    stated = f"{OPEN}({value}){_ENDS}"
+    stated = f"{OPEN}(?:({value}){_ENDS}|{several(value, value + _ENDS)})"
     if cues:
         return literal_cues(cues) + stated
     return alternatives(
         cue(_NOUNS) + stated,
-        rf"(?:答案|标签|標籤|分类|分類|结论|結論)[是为為：:\s]*{stated}",
+        rf"(?:答案|标签|標籤|分类|分類|结论|結論){CHINESE_LINK}{stated}",
         TAGS + stated,
         BOX + stated,
         *alone(value),

@@ -41,6 +41,8 @@ def unwrap(text: str) -> str:
     while True:
         before = text
         text = text.strip()
+        if re.search(r"(?<!\\)(?:\\\\)*\\\Z", text):  # what is left of a control space
+            text = text[:-1].rstrip()
         for opening, closing in (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]")):
             dressed = text.startswith(opening) and text.endswith(closing)
             if dressed and len(text) >= len(opening) + len(closing):

@@ -21,22 +21,29 @@ OPEN_NUMBER = (
     r"|\\(?:boxed|fbox|text|textbf|textrm|mathbf|mathrm|bf|rm)\s*\{?|\\[(\[])*"
 )
 CLOSE = r"[*_`\"'”’$)\]}）】」』》]*"
+# What ends a value: no character with which a word (or a term, `B+1`) goes on; a quote or an
+# underscore only closes it where no letter follows.
+WORD = r"0-9A-Za-z_０-９Ａ-Ｚａ-ｚ"
+CLOSED = rf"['’_]+(?![{WORD}'’])"
+TERM = rf"{WORD}'’+#=&/\-"
 
 _FILL = "option choice letter answer number label definitely clearly therefore thus indeed simply"
 _FILL_MORE = "still probably likely most the value approximately about exactly"
 _LINKS = "is are was be equals seems appears " + " ".join(
-    rf"{verb}\s+be" for verb in (r"seems\s+to", r"appears\s+to", "should", "must")
+    rf"{verb}\s+be" for verb in (r"seems\s+to", r"appears\s+to", "should", "must", "would")
 )
 
 
-def any_case(text: str) -> str:
-    """`text` in any case; blanks match any run of blanks."""
+def any_case(text: str, *, wide: bool = False) -> str:
+    """`text` in any case (`wide`: full-width too); blanks match any run of blanks."""
     out = []
     for char in text:
         if char.isspace():
             out.append(r"\s+")
         elif char.isalpha() and len(char.lower()) == len(char.upper()) == 1:
             forms = sorted({char.lower(), char.upper()})
+            if wide and char.isascii():
+                forms += [chr(ord(form) + 0xFEE0) for form in forms]
             out.append(f"[{''.join(forms)}]" if len(forms) > 1 else char)
         else:
             out.append(re.escape(char) if char.isascii() else char)
@@ -56,7 +63,8 @@ FILL = rf"(?:{OPEN}\b{words(_FILL + ' ' + _FILL_MORE)}\b)*"
 
 def cue(nouns: str) -> str:
     """A noun such as "answer" (blank-separated list), what links it to a value, and fillers."""
-    return rf"\b{words(nouns)}(?:\s+{words('choice option letter')})?{LINK}{FILL}"
+    asked = rf"\s+to\s+{words('the this')}\s+{words('question problem')}"
+    return rf"\b{words(nouns)}(?:\s+{words('choice option letter')}|{asked})?{LINK}{FILL}"
 
 
 def literal_cues(cues: Sequence[str]) -> str:
@@ -64,8 +72,22 @@ def literal_cues(cues: Sequence[str]) -> str:
     return f"(?:{'|'.join(any_case(text.strip()) for text in cues)})"
 
 
+# 答案：, **答案**：, 【答案】, 正确答案是
+CHINESE_LINK = r"[是为為应應该該：:はの\s】」』*_]*"
 TAGS = rf"<(?:{any_case('answer')}|{any_case('final')}|{any_case('label')})>"
 BOX = r"\\(?:boxed|fbox)\s*\{"
+
+
+def several(value: str, other: str) -> str:
+    """`value` and another one (`B or C`, `yes/no`, `A, B.`): neither is the answer.
+
+    It matches more than `value` alone, so it wins where both match; it has no group.
+    """
+    joint = rf"[ \t]*(?:[/&、和或与與]|还是|還是|或者)[ \t]*|\||[ \t]+{words('or')}[ \t]+"
+    listed = rf"[ \t]*[,，][ \t]*(?:{words('or and')}[ \t]+)?|[ \t]+{words('and')}[ \t]+"
+    over = rf"{CLOSE}[ \t]*[\n\r.,;:)}}\]。，；]"  # "C, and D is wrong" states C
+    between = r"[*_`\"'”’)\]）】」]*"  # not \boxed{B}: that is over at its brace
+    return rf"{value}{between}(?:(?:{joint}){OPEN}{other}|(?:{listed}){OPEN}{other}{over})"
 
 
 def alternatives(*patterns: str) -> str:

@@ -178,3 +178,8 @@ def test_commits_are_sound_and_do_not_depend_on_the_cut(text, more):
     commit = Committer(WIDE, thinking=False).feed(text)
     if commit is not None:
         assert WIDE.project(text + more, thinking=False) == commit.answer
+
+
+def test_a_box_inside_one_that_is_not_accepted_counts():
+    assert answer_of(contract("boxed_integer"), r"\boxed{x + y = \boxed{3}} and \boxed{4}") == "3"
+    assert answer_of(contract("boxed_integer"), r"\boxed{x + y} and \boxed{4}") == "4"

@@ -27,6 +27,8 @@ MATH = contract("boxed_math")
         (r"\boxed{\begin{pmatrix} 1 \\ 2 \end{pmatrix}}", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}"),
         (r"\boxed{\text{a {b}", None),
         (r"\boxed{(1, 2]}", "(1, 2]"),
+        (r"\boxed{5\ }", "5"),
+        (r"\boxed{\text{yes}\\}", r"\text{yes}\\"),
     ],
 )
 def test_boxed_math_reads(text, answer):

@@ -47,6 +47,30 @@ STATED = [
     ("answer: A because it is", "A"),
     ("The answer is A, clearly", "A"),
     ("The answer is A or B", None),
+    ("The answer is B or C.", None),
+    ("Answer: C or D", None),
+    ("Answer: B/C", None),
+    ("Answer: (A) or (b)", None),
+    ("Answer: **B** and **C**.", None),
+    ("Answer: B, C, and D.", None),
+    (r"\boxed{A, B}", None),
+    ("The answer is A & B", None),
+    ("答案是A还是B？", None),
+    ("The answer is B or C. Answer: D", "D"),
+    ("The answer is B and I am sure", "B"),
+    ("The answer is C, D is wrong", "C"),
+    ("The answer is C, and D is wrong", "C"),
+    ("The answer is B or so", "B"),
+    ("The right answer is 'C'", "C"),
+    ("{'answer': 'C'}", "C"),
+    ("The answer is 'A' because", "A"),
+    ("The answer is B's", None),
+    ("Answer: __C__ ", "C"),
+    ("【答案】C", "C"),
+    ("**答案**：C", "C"),
+    ("回答：C", "C"),
+    ("The answer to the question is C.", "C"),
+    ("The answer would be C.", "C"),
     ("The answer is C-section", None),
     ("The answer is BD.", None),
     ("The answer is not B. Answer: C ", "C"),
@@ -87,7 +111,7 @@ def test_the_letter_waits_for_what_ends_it():
     assert not committer.is_completed
     committer.reset()
     committer.feed("The answer is B")
-    assert committer.feed(" because").position == len("The answer is B")
+    assert committer.feed(" because").position == len("The answer is B ")
 
 
 def test_own_cues_replace_the_built_in_ones():
