@@ -37,6 +37,7 @@ _CHANGES = (
     {"new file mode "},
     {"deleted file mode "},
 )
+_MOVED = {"rename from ": "from", "copy from ": "from", "rename to ": "to", "copy to ": "to"}
 NULL = "/dev/null"
 SIGNATURE = "-- "
 """The line with which `git format-patch` ends a diff."""
@@ -73,6 +74,7 @@ class DiffParser:
         self._at = _At.START
         self._git = ""
         self._seen: set[str] = set()
+        self._moved: dict[str, str] = {}  # what a rename or copy header says: "from", "to"
         self._old = self._new = ""
         self._old_left = self._new_left = 0
         self._changed = False
@@ -131,6 +133,7 @@ class DiffParser:
     def _begin(self, line: str) -> Verdict:
         self._git = line[len("diff --git ") :]
         self._seen = set()
+        self._moved = {}
         self._at = _At.HEADER
         return Verdict.MORE
 
@@ -139,6 +142,7 @@ class DiffParser:
             return Verdict.BROKEN
         self._git = ""
         self._seen = set()
+        self._moved = {}
         return self._old_line(line)
 
     def _is_change(self) -> bool:
@@ -148,6 +152,8 @@ class DiffParser:
         for prefix in _EXTENDED:
             if line.startswith(prefix):
                 self._seen.add(prefix)
+                if prefix in _MOVED:
+                    self._moved[_MOVED[prefix]] = line[len(prefix) :].rstrip().strip('"')
                 return Verdict.MORE
         if line.startswith("--- "):
             return self._old_line(line)
@@ -165,7 +171,13 @@ class DiffParser:
         self._old = _path(line)
         self._at = _At.OLD_NAME
         known = not self._git or self._old == NULL or self._git.startswith(self._old + " ")
+        known = known and self._agrees("from", self._old)
         return Verdict.MORE if known and self._old else Verdict.BROKEN
+
+    def _agrees(self, end: str, path: str) -> bool:
+        """Whether a path is the one that a rename or copy header names."""
+        named = self._moved.get(end)
+        return named is None or path.strip('"').partition("/")[2] == named
 
     def _after_old(self, line: str) -> Verdict:
         if not line.startswith("+++ "):
@@ -173,6 +185,7 @@ class DiffParser:
         self._new = _path(line)
         self._at = _At.NAMES
         known = not self._git or self._new == NULL or self._git.endswith(" " + self._new)
+        known = known and self._agrees("to", self._new)
         both_null = self._old == self._new == NULL
         return Verdict.MORE if known and self._new and not both_null else Verdict.BROKEN
 
@@ -257,6 +270,7 @@ class DiffParser:
         """An independent copy."""
         other = copy.copy(self)
         other._seen = self._seen.copy()
+        other._moved = self._moved.copy()
         other._data = self._data.copy()
         return other
 

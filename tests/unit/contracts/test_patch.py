@@ -21,6 +21,10 @@ PLAIN = "--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@\n a\n-b\n+c\n"
 OTHER = PLAIN.replace("/x", "/y")
 GIT = "diff --git a/x b/x\nindex 1234567..89abcde 100644\n" + PLAIN
 RENAME = "diff --git a/x b/y\nsimilarity index 100%\nrename from x\nrename to y\n"
+QUOTED = (
+    'diff --git "a/\\303\\251" "b/\\303\\252"\nsimilarity index 60%\nrename from "\\303\\251"\n'
+    'rename to "\\303\\252"\n--- "a/\\303\\251"\n+++ "b/\\303\\252"\n@@ -1,2 +1,2 @@\n a\n-b\n+c\n'
+)
 BINARY = (
     "diff --git a/x b/x\nnew file mode 100644\nindex 0000000..2e65efe\n"
     f"GIT binary patch\nliteral 1\nI{b85encode(zlib.compress(bytes(1)), pad=True).decode()}\n\n"
@@ -57,6 +61,11 @@ BLOCKS = {
     "rename and edit": (
         RENAME + PLAIN.replace("b/x", "b/y"),
         RENAME + PLAIN.replace("b/x", "b/y"),
+        None,
+    ),
+    "rename of a quoted path": (
+        QUOTED,
+        QUOTED,
         None,
     ),
     "mode change": (
@@ -100,6 +109,7 @@ BROKEN = {
         "/dev/null differ\n"
     ),
     "binary of another size": BINARY.replace("literal 1", "literal 2"),
+    "rename of another file": RENAME.replace("from x", "from z") + PLAIN.replace("b/x", "b/y"),
     "git header alone": "diff --git a/x b/x\nindex 1..2 100644\n",
     "marker cut off": PLAIN + "\\ No\n",
 }
