@@ -209,10 +209,10 @@ def _table(
 def derivation_end(trace: Trace) -> int | None:
     """Boundary at which the first derivation ends, right or wrong; None where it is unknown.
 
-    From `derivation_end` in the trace's meta where the data have it; otherwise the first boundary
-    whose trial answer is also the next one's.
+    From `first_pass_end` in the trace's meta where the data have it (the built-in reasoner's);
+    otherwise the first boundary whose trial answer is also the next one's.
     """
-    known = json.loads(trace.meta or "{}").get("derivation_end")
+    known = json.loads(trace.meta or "{}").get("first_pass_end")
     if isinstance(known, int):
         return known
     answers = trace.trial_answers

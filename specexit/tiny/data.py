@@ -76,8 +76,9 @@ def questions(split: Split, n: int, seed: int = 0) -> list[dict[str, Any]]:
     """``n`` questions as records: what the data builder reads, with the expected trace's facts.
 
     Fields: ``id``, ``question``, ``gold`` (str), ``contract``, ``family``, ``split``, ``steps``,
-    ``slip`` (bool: the first pass ends in a wrong answer), ``derivation_end`` (paragraphs after
-    which the expected trace has the right answer), ``paragraphs`` (all of them).
+    ``slip`` (bool: the first pass ends in a wrong answer), ``first_pass_end`` (paragraphs after
+    which the first pass is through, right or wrong), ``derivation_end`` (paragraphs after which
+    the expected trace has the right answer), ``paragraphs`` (all of them).
     """
     return [
         {
@@ -89,6 +90,7 @@ def questions(split: Split, n: int, seed: int = 0) -> list[dict[str, Any]]:
             "split": split,
             "steps": len(problem.steps),
             "slip": problem.slip >= 0,
+            "first_pass_end": len(problem.steps) + 1,  # a plan, then a paragraph a step
             "derivation_end": trace.derivation_end,
             "paragraphs": len(trace.paragraphs),
         }

@@ -33,6 +33,8 @@ def test_records_carry_what_the_data_builder_reads() -> None:
         assert re.fullmatch(r"\d{1,3}", record["gold"])
         assert record["family"] in ("calculation", "shopping")
         assert record["steps"] < record["derivation_end"] < record["paragraphs"]
+        # a wrong first pass has its correction still to come
+        assert (record["first_pass_end"] < record["derivation_end"]) == record["slip"]
 
 
 def test_the_shifted_set_is_longer_slips_more_and_speaks_differently() -> None:

@@ -60,7 +60,7 @@ def test_calibration_of_a_perfect_prediction_is_the_diagonal() -> None:
 
 def test_derivation_end_comes_from_meta_or_from_the_trial_answers() -> None:
     rng = random.Random(0)
-    known = make_trace(0, rng, meta='{"derivation_end": 2}')
+    known = make_trace(0, rng, meta='{"first_pass_end": 2}')
     assert derivation_end(known) == 2
     answers = ["0", "7", "9", "9", "9"]
     unknown = make_trace(0, rng, trial_answers=answers)
