@@ -397,7 +397,12 @@ class HostExit:
     # Signals.
 
     def _take(self, row: Row, layers: Layers, first: int, count: int) -> None:
-        """Remember where the features of the next thinking tokens lie."""
+        """Remember where the features of the next thinking tokens lie.
+
+        What waits too long is flushed before, never these tokens: the last may be a boundary's.
+        """
+        if row.waiting >= MOST_PENDING:
+            self._flush(row, False)
         if layers[0].shape[0] > MOST_ROWS:
             layers = [h[first : first + count].clone() for h in layers]
             first = 0
@@ -409,8 +414,6 @@ class HostExit:
                 return
         row.pending.append((layers, first, count))
         row.waiting += count
-        if row.waiting > MOST_PENDING:
-            self._flush(row, False)
 
     def _settle(self, row: Row) -> None:
         """Bring the row's state up to its last token."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from inference.vllm.exit_host import Edit, HostExit
+from inference.vllm.exit_host import MOST_PENDING, Edit, HostExit
 from inference.vllm.exit_plan import make_plan
 from inference.vllm.exit_state import Admission, Count, ExitState, Flag
 from inference.vllm.exit_step import REJECTED, StepInputs, StepResult, step
 from inference.vllm.record import Event
-from specexit.heads.signal import SignalHead
+from specexit.heads.signal import SignalHead, activate
 from specexit.policy import ExitPolicy, Smoothing, Thresholds
 from specexit.split import StepSplitter
 from specexit.think import ThinkFormat
@@ -403,3 +403,24 @@ def test_snapshot_restores_a_slot_and_nothing_leaks_into_the_next_request() -> N
     again = state.snapshot(1)
     for name in ("counts", "flags", "floats", "history"):
         assert torch.equal(getattr(again, name), getattr(saved, name)), name
+
+
+@pytest.mark.parametrize("length", [MOST_PENDING - 1, MOST_PENDING, MOST_PENDING + 1, 300])
+def test_paragraph_longer_than_what_may_wait_has_the_signals_of_one_pass(length: int) -> None:
+    head = make_head("memory", 3)
+    host = HostExit(
+        1, head, SINGLE, StepSplitter.from_texts(TEXTS, vocab_size=V + 1), keep_raw=True
+    )
+    plan = make_plan(ExitPolicy(thresholds={"confidence": 1.0}), (1,))
+    host.admit([Admission(0, plan, True, False, 0, 0, 0, [], last=0)])
+    ids = [8] * length + [2, 8, 8]  # a paragraph, its boundary, the start of the next one
+    features = torch.randn(len(ids) + 1, 4, generator=torch.Generator().manual_seed(0))
+    host.step(0, ids[:1], (features,), 0)  # the prompt's last token
+    for i in range(len(ids) - 1):
+        host.step(0, ids[i + 1 : i + 2], (features,), i + 1)
+    row = host.release(0)
+    assert row is not None
+    taken = features[1 : len(ids)]
+    splits = torch.tensor([[t == 2 for t in ids[:-1]]])
+    wanted = activate(head(head.project(taken)[None], splits))[0]
+    torch.testing.assert_close(torch.tensor(row.raw), wanted, atol=1e-5, rtol=1e-5)
