@@ -82,7 +82,7 @@ class Automaton:
         found = self._nodes.get(key)
         if found is None:
             found = self._nodes[key] = Node(*key)
-            self._cached += 1
+            self._cached += 1 + sum(map(len, groups)) // 8  # large sets count for more
         return found
 
     def root(self, before: str) -> Node:

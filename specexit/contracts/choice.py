@@ -2,7 +2,8 @@
 
 - V: the letters of `letters` (`"ABCD"`, `"A-J"`, digits too); the answer is the upper-case letter.
 - pi and evaluator: the first *stated* letter after the thinking: behind a cue ("answer is", "故选",
-  `<answer>`, a box), or alone on the first or the last line. Markdown, brackets, LaTeX and
+  `<answer>`, a box), or alone on the first or the last line; without one, the letter that begins
+  an output of one line ("C. Planetary days ..."). Markdown, brackets, LaTeX and
   full-width forms are read through; a letter that only begins a word is none ("Answer seems ...",
   "the answer is a car", "Answer: I think").
 - commit: at the character that ends the letter. Sound under that evaluator.
@@ -70,7 +71,8 @@ class Choice(Searching):
 
     def _machine(self, fresh: bool) -> Acceptor:
         machine = automaton(_pattern(self.letters, self.cues), MAX_CHARS)
-        return PatternAcceptor(machine, self._read, fresh=fresh)
+        whole = None if self.cues else automaton(_line(self.letters), MAX_CHARS)
+        return PatternAcceptor(machine, self._read, fresh=fresh, whole=whole)
 
     def _read(self, groups: Groups) -> str | None:
         return self.normalise(only_group(groups))
@@ -115,24 +117,29 @@ def _pattern(letters: str, cues: tuple[str, ...]) -> str:
             rf"({_class(words_too)})(?:(?![{TERM}\s])|{CLOSED}|[ \t]*(?=[\n\r])"
             rf"|[ \t]+(?:{after}\b|(?![\s0-9A-Za-z_])))"
         )
-    capital = "".join(letter for letter in letters if letter != "I")
-    other = rf"(?:{_class(capital, lower=False)}(?![{TERM}])|[(\[（]{value}[)\]）])"
-    values.append(several(value, other))
+    others = [rf"[(\[（]{value}[)\]）]"]
+    if letters != "I":
+        others.append(f"{_class(letters.replace('I', ''), lower=False)}(?![{TERM}])")
+    values.append(several(value, f"(?:{'|'.join(others)})"))
     stated = f"{OPEN}(?:{'|'.join(values)})"
     if cues:
         return literal_cues(cues) + stated
-    return alternatives(
-        cue("answer") + stated,
+    before = alternatives(
+        cue("answer"),
         # A bare "option:" may begin a list of the options.
-        rf"\b{words('correct right best final chosen')}\s+"
-        + cue("option choice solution")
-        + stated,
-        rf"(?:答案|回答|正解|答え|正确选项|正確選項){CHINESE_LINK}(?:[选選][项項]?)?{stated}",
-        rf"[选選][择擇]?[：:\s]*{stated}",
-        rf"只有(?:[选選][项項])?{OPEN}({value}){CLOSE}[项項]?(?:才?是)?(?:正确|正確|对|對)",
-        TAGS + stated,
-        BOX + stated,
-        *alone(value),
-        # A single line such as "C. Planetary days get shorter." is the whole output or nothing.
-        rf"\A{OPEN}({value}){CLOSE}[.):：、][^\n]*\s*\z",
+        rf"\b{words('correct right best final chosen')}\s+" + cue("option choice solution"),
+        rf"(?:答案|回答|正解|答え|正确选项|正確選項){CHINESE_LINK}(?:[选選][项項]?)?",
+        r"[选選][择擇]?[：:\s]*",
+        TAGS,
+        BOX,
     )
+    return alternatives(
+        f"(?:{before}){stated}",
+        rf"只有(?:[选選][项項])?{OPEN}({value}){CLOSE}[项項]?(?:才?是)?(?:正确|正確|对|對)",
+        *alone(value),
+    )
+
+
+def _line(letters: str) -> str:
+    """A single line such as "C. Planetary days get shorter."."""
+    return rf"\A{OPEN}({_class(letters)}){CLOSE}[.):：、][^\n]*\s*\z"

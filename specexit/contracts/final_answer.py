@@ -116,12 +116,12 @@ def _pattern(cues: tuple[str, ...]) -> str:
     )
     if cues:
         return literal_cues(cues) + stated
-    return alternatives(
-        cue("answer result") + stated,
-        rf"\b{any_case('final')}[*_ ]*[:：]{stated}",
-        rf"####{stated}",
-        rf"(?:答案|答え){CHINESE_LINK}{stated}",
-        TAGS + stated,
-        BOX + stated,
-        *alone(_NUMBER),
+    before = alternatives(
+        cue("answer result"),
+        rf"\b{any_case('final')}[*_ ]*[:：]",
+        "####",
+        rf"(?:答案|答え){CHINESE_LINK}",
+        TAGS,
+        BOX,
     )
+    return alternatives(f"(?:{before}){stated}", *alone(_NUMBER))

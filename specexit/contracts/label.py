@@ -38,6 +38,7 @@ from .stated import (
 
 MAX_LABELS = 500
 MAX_LABEL_CHARS = 200
+MAX_ALL_CHARS = 5_000
 _ENDS = rf"(?:(?![{WORD}'’\-])|{CLOSED})"
 _NOUNS = (
     "answer label class classification category verdict decision result prediction sentiment "
@@ -61,6 +62,11 @@ class Label(Searching):
         check_cues(self.cues)
         if not isinstance(self.labels, tuple) or not 0 < len(self.labels) <= MAX_LABELS:
             raise ContractError(f"labels: not a list of 1 to {MAX_LABELS} texts")
+        size = sum(len(label) for label in self.labels if isinstance(label, str))
+        if size > MAX_ALL_CHARS:
+            raise ContractError(
+                f"labels: {size} characters together, at most {MAX_ALL_CHARS} allowed"
+            )
         seen: set[str] = set()
         for index, label in enumerate(self.labels):
             if not isinstance(label, str) or not 0 < len(label.strip()) <= MAX_LABEL_CHARS:
@@ -116,10 +122,7 @@ def _pattern(labels: tuple[str, ...], case_sensitive: bool, cues: tuple[str, ...
     stated = f"{OPEN}(?:({value}){_ENDS}|{several(value, value + _ENDS)})"
     if cues:
         return literal_cues(cues) + stated
-    return alternatives(
-        cue(_NOUNS) + stated,
-        rf"(?:答案|标签|標籤|分类|分類|结论|結論){CHINESE_LINK}{stated}",
-        TAGS + stated,
-        BOX + stated,
-        *alone(value),
+    before = alternatives(
+        cue(_NOUNS), f"(?:答案|标签|標籤|分类|分類|结论|結論){CHINESE_LINK}", TAGS, BOX
     )
+    return alternatives(f"(?:{before}){stated}", *alone(value))

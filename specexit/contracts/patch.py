@@ -166,7 +166,7 @@ class PatchAcceptor(Acceptor):
         self._drop()
         if began:
             self._skipping = bool(self._fence) or not line.strip() or bool(_DIFF_LIKE.match(line))
-        elif line.startswith(("diff --git ", "--- ")):
+        elif lines and line.startswith(("diff --git ", "--- ")):
             self._diff_line(line)
 
     def _drop(self) -> None:

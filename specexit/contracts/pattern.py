@@ -34,6 +34,7 @@ class _Parser:
         self.states: list[State] = []
         self.groups = 0
         self.names: dict[str, int] = {}
+        self.classes: dict[str, Ranges] = {}
         self.ignore_case = ignore_case
         self.dot_all = False
         self.multi_line = False
@@ -208,6 +209,18 @@ class _Parser:
         return ord(char)
 
     def char_class(self) -> Ranges:
+        """A class, behind its `[`; the same simple ones come again and again."""
+        end = self.pattern.find("]", self.at + 1)
+        text = self.pattern[self.at : end]
+        if end < 0 or "\\" in text or "[" in text:
+            return self.read_class()
+        found = self.classes.get(text)
+        if found is None:
+            return self.classes.setdefault(text, self.read_class())
+        self.at = end + 1
+        return found
+
+    def read_class(self) -> Ranges:
         negated = self.take("^")
         ranges: list[tuple[int, int]] = []
         first = True

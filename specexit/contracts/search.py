@@ -173,6 +173,11 @@ class Search:
         whole = "".join(piece for _, piece in self._kept)
         return Found(captures(self._automaton, whole, low - offset, high - offset), end)
 
+    @property
+    def alive(self) -> bool:
+        """Whether an attempt lives, or the first has not begun."""
+        return bool(self._node.groups) or not self._last
+
     def close(self) -> Found | None:
         """End of the text: the best match there is."""
         source = self._automaton.at_end(self._node)

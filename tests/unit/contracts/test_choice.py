@@ -85,6 +85,9 @@ STATED = [
     ("**B**\n\nBecause", "B"),
     ("C. Planetary days will become shorter.", "C"),
     ("A. is wrong\nB. is right", None),
+    ("C. Days get shorter.\n", "C"),
+    ("A. is wrong, the answer is B.\n\nSo", "B"),
+    ("A. is wrong, the answer is B.", "B"),
     ("So it must be this:\n\nB", "B"),
     ("A plan", None),
     ("", None),
@@ -112,6 +115,10 @@ def test_the_letter_waits_for_what_ends_it():
     committer.reset()
     committer.feed("The answer is B")
     assert committer.feed(" because").position == len("The answer is B ")
+
+
+def test_a_single_letter_is_a_set():
+    assert answer_of(contract({"type": "choice", "letters": "I"}), "Answer: I") == "I"
 
 
 def test_own_cues_replace_the_built_in_ones():

@@ -66,9 +66,15 @@ def test_case_counts_on_request():
         ({"labels": []}, r"contract\.labels: not a list of 1 to"),
         ({"labels": ["a", "A"]}, r"contract\.labels\[1\]: 'A' is there twice"),
         ({"labels": ["a", 1]}, r"contract\.labels\[1\]: not a text"),
+        ({"labels": ["x" * 199 + str(i) for i in range(30)]}, r"contract\.labels: \d+ characters"),
         ({"labels": ["x"] * 501}, r"contract\.labels: not a list of 1 to 500"),
     ],
 )
 def test_wrong_options_are_refused_by_field(options, message):
     with pytest.raises(ContractError, match=message):
         contract({"type": "label", **options})
+
+
+def test_as_many_labels_as_are_allowed_can_be_watched():
+    many = contract({"type": "label", "labels": [f"class {i:04d}" for i in range(500)]})
+    assert answer_of(many, "Label: class 0123.", rounds=1) == "class 0123"

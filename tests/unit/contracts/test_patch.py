@@ -271,3 +271,8 @@ def test_committed_real_diffs_apply(records, tmp_path):
 @pytest.mark.parametrize("name", BLOCKS)
 def test_git_reads_the_answers_too(name, tmp_path):
     assert git_accepts(BLOCKS[name][1], tmp_path)
+
+
+def test_a_line_that_names_no_file_begins_nothing():
+    assert answer_of(PATCH, f"--- \n{PLAIN}") == PLAIN
+    assert answer_of(PATCH, f"```\n--- \t\n```\n{PLAIN}") == PLAIN
