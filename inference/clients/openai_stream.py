@@ -15,19 +15,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-import httpx
-
-from specexit.contracts import Contract, contract
+from specexit.contracts import contract
 from specexit.errors import ConfigError
 
-from .reader import StreamReader, refuse
-from .result import StreamError, StreamResult
-
-TIMEOUT = httpx.Timeout(600.0, connect=30.0)
-ContractLike = Contract | str | dict[str, Any]
+from .reader import StreamReader
+from .result import StreamResult
+from .transport import AsyncClient, ContractLike, Endpoint, SyncClient, one_answer
 
 
 class _OpenAIReader(StreamReader):
@@ -46,8 +41,8 @@ class _OpenAIReader(StreamReader):
             self._finish_reason = choice.get("finish_reason") or self._finish_reason
 
 
-class _Settings:
-    """What the sync and the async client share: addresses, bodies, checks."""
+class _OpenAI(Endpoint):
+    """The protocol: addresses, bodies, checks."""
 
     def __init__(
         self,
@@ -55,38 +50,27 @@ class _Settings:
         *,
         api_key: str | None = None,
         headers: dict[str, str] | None = None,
-        think_start: str = "<think>",
-        think_end: str = "</think>",
+        **settings: Any,
     ) -> None:
         """`base_url`: up to and with `/v1`. `api_key`: by default that of OPENAI_API_KEY."""
-        if not base_url.startswith(("http://", "https://")):
-            raise ConfigError(f"base_url: {base_url!r} does not begin with http:// or https://")
-        self.base_url = base_url.rstrip("/")
         key = os.environ.get("OPENAI_API_KEY") if api_key is None else api_key
-        self.headers = {**({"Authorization": f"Bearer {key}"} if key else {}), **(headers or {})}
-        self.tags = (think_start, think_end)
+        bearer = {"Authorization": f"Bearer {key}"} if key else {}
+        super().__init__(base_url, headers={**bearer, **(headers or {})}, **settings)
 
-    def reader(self, contract_: ContractLike, thinking: bool | str) -> _OpenAIReader:
+    def _reader(self, contract_: ContractLike, thinking: bool | str) -> _OpenAIReader:
         return _OpenAIReader(contract(contract_), thinking, *self.tags)
 
     @staticmethod
-    def body(model: str, options: dict[str, Any], **main: Any) -> dict[str, Any]:
-        if options.get("n", 1) != 1:
-            raise ConfigError(f"n: {options['n']!r}; one request watches one answer, send several")
+    def _body(model: str, options: dict[str, Any], **main: Any) -> dict[str, Any]:
+        one_answer(options)
         if options.pop("stream", True) is not True:
             raise ConfigError("stream: must be true, the answer is watched as it streams")
         extra = options.pop("extra_body", None) or {}
         return {"model": model, **main, **options, **extra, "stream": True}
 
 
-class OpenAIStream(_Settings):
+class OpenAIStream(SyncClient, _OpenAI):
     """The synchronous client. Close it, or use it as a context manager."""
-
-    def __init__(
-        self, base_url: str, *, client: httpx.Client | None = None, **settings: Any
-    ) -> None:
-        super().__init__(base_url, **settings)
-        self._client = client or httpx.Client(timeout=TIMEOUT)
 
     def chat(
         self,
@@ -98,8 +82,8 @@ class OpenAIStream(_Settings):
         **options: Any,
     ) -> StreamResult:
         """`POST /chat/completions`, until the contract commits. `options`: as in the API."""
-        body = self.body(model, options, messages=list(messages))
-        return self._watch("/chat/completions", body, self.reader(contract_, thinking))
+        body = self._body(model, options, messages=list(messages))
+        return self._watch("/chat/completions", body, self._reader(contract_, thinking))
 
     def complete(
         self,
@@ -111,46 +95,12 @@ class OpenAIStream(_Settings):
         **options: Any,
     ) -> StreamResult:
         """`POST /completions`, until the contract commits. `options`: as in the API."""
-        body = self.body(model, options, prompt=prompt)
-        return self._watch("/completions", body, self.reader(contract_, thinking))
-
-    def _watch(self, path: str, body: dict[str, Any], reader: StreamReader) -> StreamResult:
-        url = self.base_url + path
-        try:
-            with self._client.stream("POST", url, json=body, headers=self.headers) as response:
-                if response.status_code != 200:
-                    raise refuse(response.status_code, response.read(), url)
-                for chunk in response.iter_bytes():
-                    if reader.feed(chunk):
-                        break
-        except httpx.HTTPError as error:
-            raise StreamError(f"{url}: {type(error).__name__}: {error}") from error
-        return reader.result()
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._client.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+        body = self._body(model, options, prompt=prompt)
+        return self._watch("/completions", body, self._reader(contract_, thinking))
 
 
-class AsyncOpenAIStream(_Settings):
+class AsyncOpenAIStream(AsyncClient, _OpenAI):
     """The asynchronous client. Close it, or use it as an async context manager."""
-
-    def __init__(
-        self, base_url: str, *, client: httpx.AsyncClient | None = None, **settings: Any
-    ) -> None:
-        super().__init__(base_url, **settings)
-        self._client = client or httpx.AsyncClient(timeout=TIMEOUT)
 
     async def chat(
         self,
@@ -162,8 +112,8 @@ class AsyncOpenAIStream(_Settings):
         **options: Any,
     ) -> StreamResult:
         """`POST /chat/completions`, until the contract commits. `options`: as in the API."""
-        body = self.body(model, options, messages=list(messages))
-        return await self._watch("/chat/completions", body, self.reader(contract_, thinking))
+        body = self._body(model, options, messages=list(messages))
+        return await self._watch("/chat/completions", body, self._reader(contract_, thinking))
 
     async def complete(
         self,
@@ -175,35 +125,5 @@ class AsyncOpenAIStream(_Settings):
         **options: Any,
     ) -> StreamResult:
         """`POST /completions`, until the contract commits. `options`: as in the API."""
-        body = self.body(model, options, prompt=prompt)
-        return await self._watch("/completions", body, self.reader(contract_, thinking))
-
-    async def _watch(self, path: str, body: dict[str, Any], reader: StreamReader) -> StreamResult:
-        url = self.base_url + path
-        try:
-            async with self._client.stream(
-                "POST", url, json=body, headers=self.headers
-            ) as response:
-                if response.status_code != 200:
-                    raise refuse(response.status_code, await response.aread(), url)
-                async for chunk in response.aiter_bytes():
-                    if reader.feed(chunk):
-                        break
-        except httpx.HTTPError as error:
-            raise StreamError(f"{url}: {type(error).__name__}: {error}") from error
-        return reader.result()
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._client.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.aclose()
+        body = self._body(model, options, prompt=prompt)
+        return await self._watch("/completions", body, self._reader(contract_, thinking))

@@ -14,17 +14,15 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import httpx
 
-from specexit.contracts import Contract, contract
-from specexit.errors import ConfigError
+from specexit.contracts import contract
 
-from .openai_stream import TIMEOUT, ContractLike
-from .reader import StreamReader, refuse
-from .result import StreamError, StreamResult
+from .reader import StreamReader
+from .result import StreamResult
+from .transport import AsyncClient, ContractLike, Endpoint, SyncClient, one_answer
 
 ABORT_TIMEOUT_S = 10.0
 _INCREMENTAL = ("incremental_streaming_output", "stream_output")  # new and old name of the setting
@@ -53,34 +51,31 @@ class _SGLangReader(StreamReader):
             self._finish_reason = reason.get("type", "stop") if isinstance(reason, dict) else reason
 
 
-class _Settings:
+class _SGLang(Endpoint):
+    """The protocol: addresses, bodies, checks."""
+
     def __init__(
         self,
         base_url: str,
         *,
         api_key: str | None = None,
         incremental: bool | None = None,
-        think_start: str = "<think>",
-        think_end: str = "</think>",
+        **settings: Any,
     ) -> None:
         """`base_url`: of the server, without a path. `incremental`: None asks the server."""
-        if not base_url.startswith(("http://", "https://")):
-            raise ConfigError(f"base_url: {base_url!r} does not begin with http:// or https://")
-        self.base_url = base_url.rstrip("/")
-        self.headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        bearer = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        super().__init__(base_url, headers=bearer, **settings)
         self.incremental = incremental
-        self.tags = (think_start, think_end)
 
-    def _reader(self, contract_: Contract, thinking: bool | str) -> _SGLangReader:
-        return _SGLangReader(bool(self.incremental), contract_, thinking, *self.tags)
+    def _reader(self, contract_: ContractLike, thinking: bool | str) -> _SGLangReader:
+        return _SGLangReader(bool(self.incremental), contract(contract_), thinking, *self.tags)
 
     @staticmethod
     def _body(
         prompt: str | Sequence[int], sampling_params: dict[str, Any] | None, options: dict[str, Any]
     ) -> dict[str, Any]:
         params = dict(sampling_params or {})
-        if params.get("n", 1) != 1:
-            raise ConfigError(f"n: {params['n']!r}; one request watches one answer, send several")
+        one_answer(params)
         main = {"text": prompt} if isinstance(prompt, str) else {"input_ids": list(prompt)}
         return {
             **main,
@@ -90,19 +85,29 @@ class _Settings:
             "rid": f"specexit-{uuid.uuid4().hex}",
         }
 
-    def _note_server(self, info: Any) -> None:
+    def _info_request(self) -> dict[str, Any]:
+        return {"url": f"{self.base_url}/get_server_info", "headers": self.headers}
+
+    def _abort_request(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "url": f"{self.base_url}/abort_request",
+            "json": {"rid": body["rid"]},
+            "headers": self.headers,
+            "timeout": ABORT_TIMEOUT_S,
+        }
+
+    def _note_server(self, response: httpx.Response) -> None:
+        """See in the server's information whether its texts are increments."""
+        try:
+            info = response.json() if response.status_code == 200 else {}
+        except ValueError:
+            info = {}
         known = info if isinstance(info, dict) else {}
         self.incremental = any(known.get(name) is True for name in _INCREMENTAL)
 
 
-class SGLangStream(_Settings):
+class SGLangStream(SyncClient, _SGLang):
     """The synchronous client. Close it, or use it as a context manager."""
-
-    def __init__(
-        self, base_url: str, *, client: httpx.Client | None = None, **settings: Any
-    ) -> None:
-        super().__init__(base_url, **settings)
-        self._client = client or httpx.Client(timeout=TIMEOUT)
 
     def generate(
         self,
@@ -117,64 +122,24 @@ class SGLangStream(_Settings):
         made = contract(contract_)
         body = self._body(prompt, sampling_params, options)
         if self.incremental is None:
-            self._note_server(self._server_info())
-        reader = self._reader(made, thinking)
-        url = f"{self.base_url}/generate"
-        try:
-            with self._client.stream("POST", url, json=body, headers=self.headers) as response:
-                if response.status_code != 200:
-                    raise refuse(response.status_code, response.read(), url)
-                for chunk in response.iter_bytes():
-                    if reader.feed(chunk):
-                        break
-                if reader.must_abort:
-                    self._abort(body["rid"])
-        except httpx.HTTPError as error:
-            raise StreamError(f"{url}: {type(error).__name__}: {error}") from error
-        return reader.result()
+            self._ask_server()
+        return self._watch("/generate", body, self._reader(made, thinking))
 
-    def _server_info(self) -> Any:
+    def _ask_server(self) -> None:
         try:
-            response = self._client.get(f"{self.base_url}/get_server_info", headers=self.headers)
-            return response.json() if response.status_code == 200 else None
-        except (httpx.HTTPError, ValueError):
-            return None
+            self._note_server(self._client.get(**self._info_request()))
+        except httpx.HTTPError:  # the request itself will say what is wrong
+            self.incremental = False
 
-    def _abort(self, rid: str) -> None:
+    def _abort(self, body: dict[str, Any]) -> None:
         try:
-            self._client.post(
-                f"{self.base_url}/abort_request",
-                json={"rid": rid},
-                headers=self.headers,
-                timeout=ABORT_TIMEOUT_S,
-            ).raise_for_status()
+            self._client.post(**self._abort_request(body)).raise_for_status()
         except httpx.HTTPError as error:  # closing the stream ends the request as well
-            _log.warning("could not abort %s: %s", rid, error)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._client.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+            _log.warning("could not abort %s: %s", body["rid"], error)
 
 
-class AsyncSGLangStream(_Settings):
+class AsyncSGLangStream(AsyncClient, _SGLang):
     """The asynchronous client. Close it, or use it as an async context manager."""
-
-    def __init__(
-        self, base_url: str, *, client: httpx.AsyncClient | None = None, **settings: Any
-    ) -> None:
-        super().__init__(base_url, **settings)
-        self._client = client or httpx.AsyncClient(timeout=TIMEOUT)
 
     async def generate(
         self,
@@ -189,59 +154,21 @@ class AsyncSGLangStream(_Settings):
         made = contract(contract_)
         body = self._body(prompt, sampling_params, options)
         if self.incremental is None:
-            self._note_server(await self._server_info())
-        reader = self._reader(made, thinking)
-        url = f"{self.base_url}/generate"
+            await self._ask_server()
         try:
-            async with self._client.stream(
-                "POST", url, json=body, headers=self.headers
-            ) as response:
-                if response.status_code != 200:
-                    raise refuse(response.status_code, await response.aread(), url)
-                async for chunk in response.aiter_bytes():
-                    if reader.feed(chunk):
-                        break
-                if reader.must_abort:
-                    await self._abort(body["rid"])
+            return await self._watch("/generate", body, self._reader(made, thinking))
         except asyncio.CancelledError:
-            await asyncio.shield(self._abort(body["rid"]))
+            await asyncio.shield(self._abort(body))
             raise
-        except httpx.HTTPError as error:
-            raise StreamError(f"{url}: {type(error).__name__}: {error}") from error
-        return reader.result()
 
-    async def _server_info(self) -> Any:
+    async def _ask_server(self) -> None:
         try:
-            response = await self._client.get(
-                f"{self.base_url}/get_server_info", headers=self.headers
-            )
-            return response.json() if response.status_code == 200 else None
-        except (httpx.HTTPError, ValueError):
-            return None
+            self._note_server(await self._client.get(**self._info_request()))
+        except httpx.HTTPError:  # the request itself will say what is wrong
+            self.incremental = False
 
-    async def _abort(self, rid: str) -> None:
+    async def _abort(self, body: dict[str, Any]) -> None:
         try:
-            response = await self._client.post(
-                f"{self.base_url}/abort_request",
-                json={"rid": rid},
-                headers=self.headers,
-                timeout=ABORT_TIMEOUT_S,
-            )
-            response.raise_for_status()
+            (await self._client.post(**self._abort_request(body))).raise_for_status()
         except httpx.HTTPError as error:  # closing the stream ends the request as well
-            _log.warning("could not abort %s: %s", rid, error)
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._client.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.aclose()
+            _log.warning("could not abort %s: %s", body["rid"], error)

@@ -26,6 +26,7 @@ from inference.vllm.head import head_folder
 from inference.vllm.settings import split_settings
 from specexit.checkpoint import has_signals, load_metadata
 from specexit.contracts import Contract, ContractError, contract
+from specexit.contracts.errors import shorten
 from specexit.contracts.limits import check_size
 from specexit.errors import SpecExitError
 from specexit.think import ThinkFormat
@@ -34,7 +35,6 @@ KEY = "contract"
 STOP_REASON = "contract:"
 _MARK = "_specexit_contract_stop"
 _THINK_SET = "_specexit_think_set"
-_SHOWN = 400  # characters of a refused value that the error repeats
 
 
 def install() -> None:
@@ -90,7 +90,7 @@ def validate(params: Any, *, has_tokenizer: bool = True) -> None:
         raise VLLMValidationError(
             str(error),
             parameter=f"vllm_xargs.{KEY}",
-            value=_short(repr(params.extra_args[KEY])),
+            value=shorten(repr(params.extra_args[KEY])),
         ) from None
     if wanted is not None and not (params.detokenize and has_tokenizer):
         cause = "skip_tokenizer_init" if params.detokenize else "detokenize=False"
@@ -99,10 +99,6 @@ def validate(params: Any, *, has_tokenizer: bool = True) -> None:
             "leave one of the two out",
             parameter=f"vllm_xargs.{KEY}",
         )
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 
 
 @lru_cache(maxsize=256)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from specexit.errors import ConfigError
 
+MOST = 400  # characters of a message: it goes into logs and HTTP answers
+
+
+def shorten(text: str) -> str:
+    """`text`, its middle left out where it is long."""
+    half = MOST // 2
+    return text if len(text) <= MOST else f"{text[:half]} ... {text[-half:]}"
+
 
 class ContractError(ConfigError, ValueError):
-    """A contract's specification is wrong; the message names the field, the value and the fix.
-
-    Long values are shortened in the middle: a message goes into logs and HTTP answers.
-    """
-
-    MOST = 400  # characters
+    """A contract's specification is wrong; the message names the field, the value and the fix."""
 
     def __init__(self, message: str) -> None:
-        if len(message) > self.MOST:
-            half = self.MOST // 2
-            message = f"{message[:half]} ... {message[-half:]}"
-        super().__init__(message)
+        super().__init__(shorten(message))

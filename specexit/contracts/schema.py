@@ -1,8 +1,9 @@
 """JSON Schema 2020-12 with bounded time, for schemas that come in a request.
 
 What a schema can do to a validator, and what stops it here: patterns that backtrack (a linear-time
-engine matches them), references that multiply or never end (a budget per validation; no remote
-references at all), and `uniqueItems` by pairwise comparison (hashed instead). `format` is an
+engine matches them), references that multiply or never end, hundreds of alternatives for thousands
+of items (a budget per validation; no remote references at all), and `uniqueItems` by pairwise
+comparison (hashed instead). `format` is an
 annotation, as the standard has it by default.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any
@@ -25,13 +26,14 @@ from .limits import MAX_PATTERN_CHARS
 from .pattern import compile_pattern
 from .search import Search
 
-MAX_REFERENCES = 20_000
+MAX_STEPS = 100_000
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
+Check = Callable[[Any, Any, Any, dict[str, Any]], Iterable[ValidationError] | None]
 _DATA = ("const", "enum", "default", "examples")
 
 
 class _BudgetError(Exception):
-    """The schema's references took more steps than one validation may."""
+    """The schema took more steps than one validation may."""
 
 
 @lru_cache(maxsize=256)
@@ -111,32 +113,32 @@ def value_key(value: Any) -> Any:
     return value
 
 
-def _counted(keyword: str) -> Callable[..., Iterator[ValidationError]]:
-    stock = Draft202012Validator.VALIDATORS[keyword]
+def _counted(check: Check) -> Check:
+    """The keyword's check, taking its weight from the budget first."""
 
-    def check(
-        validator: Any, ref: str, instance: Any, schema: dict[str, Any]
+    def checked(
+        validator: Any, rule: Any, instance: Any, schema: dict[str, Any]
     ) -> Iterator[ValidationError]:
-        left = _references_left.get() - 1
-        _references_left.set(left)
+        weight = 1 + (len(rule) // 16 if isinstance(rule, list | dict) else 0)
+        left = _steps_left.get() - weight
+        _steps_left.set(left)
         if left < 0:
             raise _BudgetError
-        yield from stock(validator, ref, instance, schema) or ()
+        yield from check(validator, rule, instance, schema) or ()
 
-    return check
+    return checked
 
 
-_references_left: ContextVar[int] = ContextVar("references_left", default=0)
+_steps_left: ContextVar[int] = ContextVar("steps_left", default=0)
+_CHECKS: dict[str, Check] = {
+    **Draft202012Validator.VALIDATORS,
+    "pattern": _pattern,
+    "patternProperties": _pattern_properties,
+    "additionalProperties": _additional_properties,
+    "uniqueItems": _unique_items,
+}
 _Validator = extend(
-    Draft202012Validator,
-    {
-        "pattern": _pattern,
-        "patternProperties": _pattern_properties,
-        "additionalProperties": _additional_properties,
-        "uniqueItems": _unique_items,
-        "$ref": _counted("$ref"),
-        "$dynamicRef": _counted("$dynamicRef"),
-    },
+    Draft202012Validator, {keyword: _counted(check) for keyword, check in _CHECKS.items()}
 )
 
 
@@ -161,7 +163,7 @@ class JsonSchema:
 
     def valid(self, value: Any) -> bool:
         """Whether `value` satisfies the schema, within the budget."""
-        _references_left.set(MAX_REFERENCES)
+        _steps_left.set(MAX_STEPS)
         try:
             return self._validator.is_valid(value)
         except (_BudgetError, RecursionError):
