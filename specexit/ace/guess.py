@@ -15,7 +15,11 @@ from .records import Record
 ANSWER_TAG = {"type": "final_tag", "open": "<answer>", "close": "</answer>"}
 ZEROEVAL = {
     "type": "json",
-    "schema": {"type": "object", "required": ["reasoning", "answer"]},
+    "schema": {
+        "type": "object",
+        "required": ["reasoning", "answer"],
+        "properties": {"answer": {"not": {"const": "___"}}},  # the prompt's template
+    },
     "field": "answer",
 }
 MATH_TASKS = {"math500", "gsm8k", "mawps", "svamp", "olympiadbench", "aime", "amc"}

@@ -53,6 +53,16 @@ def test_replay_reports_a_row_per_contract_and_model(file, tmp_path, capsys):
     assert "1 disagreements" in out
 
 
+def test_a_copy_of_the_prompts_template_is_no_answer(tmp_path):
+    output = '{"reasoning": "___", "answer": "___"}\n\n{"reasoning": "so", "answer": "3"}'
+    record = {"id": "1", "model": "m", "task": "t", "kind": "json_answer", "output": output}
+    path, target = tmp_path / "outputs.jsonl", tmp_path / "rows.json"
+    path.write_text(json.dumps(record))
+    assert main(["ace", "replay", str(path), "--json", str(target), "-q"]) == 0
+    (row,) = json.loads(target.read_text())["rows"]
+    assert (row["committed"], row["answer_tokens_saved"]) == (1, 0)
+
+
 def test_replay_takes_a_contract_for_all(file, tmp_path):
     target = tmp_path / "rows.json"
     spec = '{"type": "regex", "pattern": "hel+o"}'
