@@ -170,8 +170,9 @@ class Probe(Settings):
     """Probe every n-th boundary only."""
     min_gap_tokens: int = Field(default=0, ge=0)
     """Leave out boundaries that are closer than this to the one before."""
-    max_answer_tokens: int = Field(default=256, ge=1)
-    """Longest trial answer; one that is not final by then counts as none."""
+    max_answer_tokens: int = Field(default=1024, ge=1)
+    """Longest trial answer; one that is not final by then counts as none. A real model writes a
+    solution before its box; the contract ends the trial there."""
 
 
 class Label(Settings):

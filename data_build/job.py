@@ -13,7 +13,7 @@ from data_build.outputs import OutputReader, Parsed
 from data_build.prompts import output_ids, prompt_ids
 from data_build.questions import Question
 from data_build.rows import Built, Cost, Probes, RowMaker, failed
-from data_build.search import plan, spread, thin
+from data_build.search import boundaries_to_probe, plan, spread
 
 _NOTHING = Completion([], [], "stop")
 
@@ -73,7 +73,7 @@ class TraceBuilder:
             work.parsed = failed(parsed, "too_long")
             return self._finish(work)
         strategy = self.settings.strategy(work.question.split)
-        grid = thin(parsed.boundaries, settings.every, settings.min_gap_tokens)
+        grid = boundaries_to_probe(strategy, parsed.boundaries, settings)
         probes = Probes()
         searching = True
         while True:

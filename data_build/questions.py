@@ -54,6 +54,7 @@ class Reader:
         self._contracts: dict[str, Contract] = {}
         self._ids: set[bytes] = set()
         self._texts: set[bytes] = set()
+        self._splits: dict[bytes, Split] = {}
 
     def __iter__(self) -> Iterator[Question]:
         for number, source in enumerate(self.settings.questions):
@@ -81,16 +82,18 @@ class Reader:
             raise _BadRowError("not_an_object", f"{type(row).__name__} instead of an object")
         names = source.fields
         text, messages = self._messages(row, names.question, names.messages)
-        key = row.get(names.id)
-        identity = str(key) if key is not None else hashlib.sha256(text.encode()).hexdigest()[:16]
-        self._once(self._ids, identity, "duplicate_id", f"id {identity!r} came before")
         output = row.get(names.output)
         if output is not None and not isinstance(output, str):
             raise _BadRowError("bad_output", f"{names.output} is {type(output).__name__}, not text")
+        asked = text.strip() if len(messages) <= 2 else json.dumps(messages)  # a chat: all of it
+        key = row.get(names.id)
+        named = asked if output is None else f"{asked}\0{output}"
+        identity = str(key) if key is not None else hashlib.sha256(named.encode()).hexdigest()[:16]
+        self._once(self._ids, identity, "duplicate_id", f"id {identity!r} came before")
+        split = source.split or split_of(asked, self.settings.fractions)
         if output is None:  # several recorded outputs of one question are fine
-            self._once(
-                self._texts, text.strip(), "duplicate_question", f"{text[:60]!r} came before"
-            )
+            self._once(self._texts, asked, "duplicate_question", f"{text[:60]!r} came before")
+        self._one_split(asked, split)
         gold = row.get(names.gold)
         used = {names.id, names.question, names.messages, names.gold, names.contract, names.output}
         return Question(
@@ -99,7 +102,7 @@ class Reader:
             messages=messages,
             gold=None if gold is None else gold if isinstance(gold, str) else json.dumps(gold),
             contract=self._contract(source, row.get(names.contract), where),
-            split=source.split or split_of(text, self.settings.fractions),
+            split=split,
             output=output,
             model=_text_or_none(row.get(names.model)),
             meta={k: v for k, v in row.items() if k not in used and v is not None},
@@ -144,6 +147,13 @@ class Reader:
             except ContractError as error:
                 raise _BadRowError("bad_contract", str(error)) from None
         return self._contracts[key]
+
+    def _one_split(self, asked: str, split: Split) -> None:
+        """Refuse a question that stands in another split already."""
+        digest = hashlib.blake2b(asked.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        before = self._splits.setdefault(digest, split)
+        if before != split:
+            raise _BadRowError("two_splits", f"{asked[:60]!r} is in {before} already, not {split}")
 
     def _once(self, seen: set[bytes], text: str, reason: str, message: str) -> None:
         digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()

@@ -27,6 +27,15 @@ def thin(boundaries: Sequence[int], every: int = 1, min_gap_tokens: int = 0) -> 
     return [*grid, last] if last > 0 else grid
 
 
+def boundaries_to_probe(
+    strategy: Strategy, boundaries: Sequence[int], settings: Probe
+) -> list[int]:
+    """Indices that a strategy may probe: `all` is every boundary, the others take a thin grid."""
+    if strategy == "all":
+        return list(range(len(boundaries)))
+    return thin(boundaries, settings.every, settings.min_gap_tokens)
+
+
 def plan(strategy: Strategy, grid: Sequence[int], known: Known, settings: Probe) -> list[int]:
     """Boundaries to probe next, empty when the search has ended.
 

@@ -15,7 +15,7 @@ from data_build.config import DataSettings
 from data_build.drive import Job, drive
 from data_build.engine import Engine, Request
 from data_build.outputs import OutputReader
-from data_build.search import sufficient, thin
+from data_build.search import boundaries_to_probe, sufficient
 from specexit import contract as make_contract
 from specexit.config import parse
 from specexit.dataset import Trace, read_traces
@@ -115,7 +115,7 @@ def _job(
     place: int, trace: Trace, settings: DataSettings, reader: OutputReader
 ) -> Job[tuple[Trace, dict[int, Any]]]:
     contract = make_contract(json.loads(trace.contract))
-    grid = thin(trace.boundaries, settings.probe.every, settings.probe.min_gap_tokens)
+    grid = boundaries_to_probe(settings.strategy(trace.split), trace.boundaries, settings.probe)
     prefix = [*trace.prompt_ids, *trace.output_ids[: trace.think_start]]
     completions = yield [
         Request(

@@ -114,11 +114,16 @@ class Balancer(nn.Module):
         if settings.mode == "uncertainty":
             self.log_variance = nn.Parameter(torch.zeros(3))
 
-    def combine(self, losses: Tensor) -> Tensor:
-        """Weighted sum of the three signal losses `[3]`."""
+    def combine(self, losses: Tensor, share: float = 1.0) -> Tensor:
+        """Weighted sum of the three signal losses `[3]`.
+
+        Args:
+            share: of the global batch that these losses are a part of, over processes and
+                micro batches: what does not depend on the losses is counted once in all.
+        """
         if self.settings.mode == "uncertainty":
             precision = torch.exp(-self.log_variance)
-            return (precision * losses).sum() + 0.5 * self.log_variance.sum()
+            return (precision * losses).sum() + 0.5 * share * self.log_variance.sum()
         return (losses * self.weights.to(losses)).sum()
 
     @torch.no_grad()

@@ -130,8 +130,11 @@ def _thinking(trace: Trace, confidence: ConfidenceLabel, keep_redundant: bool) -
         "progress": trace.progress,
         "remain": trace.remain,
     }
+    cut = T if trace.t_star is None else trace.t_star  # `label.keep_redundant: false` ends there
+    length = cut if len(trace.confidence or ()) == cut else T
+    keep_redundant = keep_redundant and length == T
     for name, values in columns.items():
-        if values is None or len(values) != T:
+        if values is None or len(values) != length:
             found = "missing" if values is None else f"{len(values)} values"
             raise ConfigError(
                 f"data: trace {trace.id}: {name} has {found} for {T} thinking tokens; "
@@ -145,7 +148,8 @@ def _thinking(trace: Trace, confidence: ConfidenceLabel, keep_redundant: bool) -
                     f"data: trace {trace.id}: {name}[{t}] = {value} is not in {limits}; "
                     "`specexit data verify` says what is wrong with the data"
                 )
-    labels = torch.tensor([trace.confidence, trace.progress, trace.remain]).T.contiguous()
+    labels = torch.zeros(T, 3)
+    labels[:length] = torch.tensor([trace.confidence, trace.progress, trace.remain]).T
     boundary = torch.zeros(T, dtype=torch.bool)
     boundary[[b - 1 for b in trace.boundaries if 0 < b <= T]] = True
     if confidence == "confidence_agrees":

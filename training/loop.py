@@ -212,7 +212,13 @@ class Trainer:
                 out = self.wrapped(batch, states, counts)
                 loss, found = out.loss, None
                 if signals is not None:
-                    found = signals.backward(batch, out.thinking, counts.signals, meter is not None)
+                    found = signals.backward(
+                        batch,
+                        out.thinking,
+                        counts.signals,
+                        meter is not None,
+                        share=1 / (world * micro),
+                    )
                     if found.into_features is not None:
                         # adds the gradient of the signal losses to the draft's
                         loss = loss + (out.thinking * found.into_features).sum()

@@ -114,7 +114,7 @@ class SignalTrainer:
         return s.mode != "uncertainty" and step % s.every == 0
 
     def backward(
-        self, batch: Batch, features: Tensor, total_weight: float, measure: bool
+        self, batch: Batch, features: Tensor, total_weight: float, measure: bool, share: float = 1.0
     ) -> SignalStep:
         """Add a micro batch's gradients to the signal head, not to what made the features.
 
@@ -122,6 +122,7 @@ class SignalTrainer:
             features: `[S, F]` of the thinking tokens.
             total_weight: divisor over the whole global batch.
             measure: also give `dL_i/dz`.
+            share: 1 over the processes and micro batches of the global batch.
         """
         leaf = features.detach().requires_grad_(features.requires_grad)
         inputs = self.signals.standardise(leaf)
@@ -132,7 +133,7 @@ class SignalTrainer:
         if measure and len(z):
             found = [torch.autograd.grad(x, z, retain_graph=True)[0] for x in scaled]
             gradients = torch.stack(found)
-        self.balancer.combine(scaled).backward()
+        self.balancer.combine(scaled, share).backward()
         return SignalStep(losses.detach(), gradients, inputs.detach(), leaf.grad)
 
     @torch.no_grad()

@@ -69,7 +69,9 @@ def repeated_answer(table: ReplayTable) -> Scores:
         count = 0
         start = int(table.boundary_offsets[i])
         for k, answer in enumerate(answers):
-            count = 0 if answer < 0 else count + 1 if k and answer == answers[k - 1] else 1
+            if not k:  # boundary 0 is not probed
+                continue
+            count = 0 if answer < 0 else count + 1 if k > 1 and answer == answers[k - 1] else 1
             run[start + k] = count
     return _after_start(table, run)
 

@@ -239,6 +239,5 @@ def _percent(value: float, interval: tuple[float, float] | None) -> str:
 def _unusable(trace: Trace) -> str | None:
     if trace.think_end <= trace.think_start:
         return "no thinking"
-    if trace.drop_reason == "engine_error":
-        return "engine_error"
-    return None
+    never_probed = ("engine_error", "empty_thinking", "too_long", "not_probed")
+    return trace.drop_reason if trace.drop_reason in never_probed else None

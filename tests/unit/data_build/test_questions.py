@@ -131,6 +131,33 @@ def test_a_forced_split_cannot_put_one_question_on_two_sides(
     )
     assert [q.split for q in questions] == ["train"]
     assert reader.dropped == {"duplicate_question": 1}
+    recorded = str(
+        write_questions([{"id": "3", "question": "Q?", "output": "x"}], "recorded.jsonl")
+    )
+    questions, reader = read(
+        {"source": "jsonl", "path": recorded, "split": "train"},
+        {"source": "jsonl", "path": file, "split": "test"},
+    )
+    assert [q.split for q in questions] == ["train"]
+    assert reader.dropped == {"two_splits": 1}
+
+
+def test_chats_with_one_last_message_and_outputs_of_one_question_are_kept(
+    write_questions: Callable[..., Path],
+) -> None:
+    def chat(first: str) -> list[dict[str, str]]:
+        contents = ((first, "user"), ("4", "assistant"), ("Are you sure?", "user"))
+        return [{"role": role, "content": content} for content, role in contents]
+
+    rows = [
+        {"messages": chat("2+2?")},
+        {"messages": chat("3+1?")},
+        {"question": "Q?", "output": "<think>a</think>1"},
+        {"question": "Q?", "output": "<think>b</think>1"},
+    ]
+    questions, reader = read({"source": "jsonl", "path": str(write_questions(rows))})
+    assert reader.dropped == {}
+    assert len({q.id for q in questions}) == 4
 
 
 def test_a_missing_contract_or_file_is_an_error_that_names_the_fix(

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_build.config import Probe, Strategy
-from data_build.search import is_monotone, plan, spread, sufficient, thin
+from data_build.search import (
+    boundaries_to_probe,
+    is_monotone,
+    plan,
+    spread,
+    sufficient,
+    thin,
+)
 
 tables = st.lists(st.booleans(), min_size=1, max_size=24)
 # Tables that agree from some boundary on, as bisection assumes.
@@ -108,3 +115,9 @@ def test_thinning_keeps_both_ends_and_the_gaps(gaps: list[int], every: int, min_
     assert all(k % every == 0 for k in inner)
     positions = [boundaries[k] for k in grid[:-1]]
     assert all(b - a >= min_gap for a, b in pairwise(positions))
+
+
+def test_all_probes_every_boundary_whatever_thins_the_others() -> None:
+    settings = Probe(every=2, min_gap_tokens=100)
+    assert boundaries_to_probe("all", [0, 5, 9, 120], settings) == [0, 1, 2, 3]
+    assert boundaries_to_probe("stable", [0, 5, 9, 120], settings) == [0, 3]

@@ -30,7 +30,9 @@ def test_repeated_answer_counts_runs_of_equal_valid_answers() -> None:
     table = one(["7", "7", "1", None, "1"])
     scores = baselines.repeated_answer(table)
     assert np.isnan(scores[0])
-    assert scores[1:].tolist() == [2, 1, 0, 1]
+    # boundary 0 is not probed, so the run begins at boundary 1
+    assert scores[1:].tolist() == [1, 1, 0, 1]
+    assert baselines.repeated_answer(one(["7", "7", "7", "7"]))[1:].tolist() == [1, 2, 3]
 
 
 def test_deer_score_is_the_geometric_mean_probability() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -66,6 +67,20 @@ def test_redundant_tail_has_no_weight_when_it_is_not_kept() -> None:
     trace = _trace()
     (one,) = _examples(trace, keep_redundant=False)
     assert one.thinking.weight.sum() == trace.t_star
+
+
+def test_labels_that_end_at_the_sufficient_point_train_up_to_there() -> None:
+    trace = _trace()
+    n = trace.t_star
+    cut = replace(
+        trace,
+        confidence=trace.confidence[:n],
+        progress=trace.progress[:n],
+        remain=trace.remain[:n],
+    )
+    (one,), (full,) = _examples(cut), _examples(trace, keep_redundant=False)
+    assert one.thinking.weight.equal(full.thinking.weight)
+    assert one.thinking.labels[:n].equal(full.thinking.labels[:n])
 
 
 def test_boundary_tokens_weigh_more() -> None:

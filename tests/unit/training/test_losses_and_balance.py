@@ -26,6 +26,17 @@ def test_remain_loss_is_the_squared_log_error_of_exp(s: float, remain: float) ->
     assert float(loss) == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
+def test_uncertainty_in_parts_has_the_gradient_of_the_whole() -> None:
+    losses = torch.tensor([0.1, 0.4, 2.0])
+    gradients = []
+    for parts in (1, 8):
+        balancer = Balancer(BalanceSettings(mode="uncertainty"))
+        for _ in range(parts):
+            balancer.combine(losses / parts, 1 / parts).backward()
+        gradients.append(balancer.log_variance.grad)
+    torch.testing.assert_close(gradients[0], gradients[1])
+
+
 def test_remain_loss_does_not_overflow() -> None:
     logits = torch.tensor([[0.0, 0.0, 200.0]], requires_grad=True)
     loss = signal_losses(logits, torch.zeros(1, 3), torch.ones(1))[2]
