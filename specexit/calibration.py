@@ -44,7 +44,8 @@ class Certificate:
         method: how the bound was proved.
         risk: what is bounded; counted over all questions, with or without an exit.
         epsilon, delta: P(risk > epsilon) <= delta.
-        n: calibration questions.
+        n: calibration questions, the skipped ones included.
+        skipped: of these, the questions without a usable trace; each counts as a loss.
         exits: whether the policy exits at all; False is the fall-back.
         losses: calibration questions that count as losses under the policy.
         p_value: exact binomial p-value of "risk > epsilon" for it.
@@ -71,6 +72,7 @@ class Certificate:
     saving: float
     oracle_share: float | None
     reason: str | None = None
+    skipped: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """JSON-able, for the head's metadata."""
@@ -85,6 +87,7 @@ def calibrate(
     *,
     risk: Risk = "lost",
     min_oracle_share: float = 0.1,
+    skipped: int = 0,
 ) -> tuple[ExitPolicy, Certificate]:
     """Choose the certified policy that saves most on `table`, the calibration split.
 
@@ -92,6 +95,8 @@ def calibrate(
         candidates: chains from safe to bold, fixed in advance (`candidate_chains`).
         min_oracle_share: a certified policy that saves less than this share of the oracle's
             saving is not worth an exit: signals without information end here.
+        skipped: questions of the split that the table lacks because they failed: they could be
+            anything, so they count as losses.
 
     Returns:
         The policy, `enabled: false` where nothing useful is certified, and its certificate.
@@ -99,13 +104,15 @@ def calibrate(
     Raises:
         ConfigError: epsilon or delta is out of range, or the split is too small for them.
     """
-    check_size(len(table), epsilon, delta, len(candidates))
+    n = len(table) + skipped
+    check_size(n, epsilon, delta, len(candidates))
     replay = Replay(table)
     flat = [policy for chain in candidates for policy in chain]
     outcomes = replay.evaluate(flat)
+    lost = _losses(outcomes, risk).sum(1) + skipped
     saved = replay.think_tokens.sum() - outcomes.tokens.sum(1, dtype=np.int64)
     possible = int((replay.think_tokens - table.t_star).sum())
-    choice = _choose(_losses(outcomes, risk).sum(1), saved, len(table), epsilon, delta, candidates)
+    choice = _choose(lost, saved, n, epsilon, delta, candidates)
     share = choice.saved / possible if possible else 0.0
     reason = None
     if choice.index is None:
@@ -123,18 +130,19 @@ def calibrate(
         risk=risk,
         epsilon=epsilon,
         delta=delta,
-        n=len(table),
+        n=n,
         exits=exits,
         losses=losses,
-        p_value=stats.binomial_cdf(losses, len(table), epsilon),
+        p_value=stats.binomial_cdf(losses, n, epsilon),
         level=level,
-        upper_bound=stats.binomial_upper_bound(losses, len(table), level) if exits else 0.0,
+        upper_bound=stats.binomial_upper_bound(losses, n, level) if exits else 0.0,
         chains=len(candidates),
         tested=choice.tested,
         certified=choice.certified,
         saving=float(choice.saved / replay.think_tokens.sum()) if exits else 0.0,
         oracle_share=share if exits else 0.0,
         reason=reason,
+        skipped=skipped,
     )
     if choice.index is None or not exits:
         return flat[0].model_copy(update={"enabled": False}), certificate

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import Field
 from tqdm import tqdm
 
+from data_build.verification import settings_of
 from inference.study import baselines
 from inference.study.bench_rows import (
     Scored,
@@ -171,7 +172,7 @@ def make_runners(
         system(NO_THINKING, head=heads[first], suffix=opened),
         system(BUDGET, head=heads[first], arguments={"thinking_token_budget": budget}),
         system(SPECEXIT, head=heads[first], exits=True),
-        system(SPECEXIT_ACE, head=heads[first], exits=True, contract=example.contract),
+        system(SPECEXIT_ACE, head=heads[first], exits=True, ace=True),
         *(system(f"SpecExit, {name} head", head=heads[name], exits=True) for name in others),
     ]
     if not settings.probing:
@@ -194,6 +195,7 @@ def make_runners(
                 think=think,
                 boundary_ids=blank,
                 max_tokens=settings.max_tokens,
+                trial_tokens=settings_of(settings.data).probe.max_answer_tokens,
             )
         )
     return runners, [engines, cached]
@@ -219,7 +221,7 @@ def live_rows(
     for runner in runners:
         answered = many[runner.name]
         row = make_row(runner.name, questions, answered, many[FULL], think, settings.seed)
-        row |= timing(questions, answered, alone[runner.name], wall[runner.name], tags)
+        row |= timing(questions, answered, alone[runner.name], wall[runner.name], tags, think)
         rows.append(row)
     return rows
 

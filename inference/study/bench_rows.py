@@ -10,10 +10,11 @@ import numpy as np
 
 from inference.study import baselines
 from inference.study.baselines import Baseline, Scores
-from inference.study.compare import Question
+from inference.study.compare import Question, begins
 from inference.study.timed import Timed, seconds_to_valid
 from specexit.calibration import most_losses
 from specexit.replay import Exits, Replay, ReplayTable
+from specexit.think import ThinkFormat
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ def timing(
     alone: Sequence[Timed],
     wall: float,
     tags: tuple[str, str],
+    think: ThinkFormat,
 ) -> dict[str, Any]:
     """Time figures of one system.
 
@@ -37,10 +39,11 @@ def timing(
     valid = [
         s
         for q, a in zip(questions, alone, strict=False)
-        if (s := seconds_to_valid(q, a, tags)) is not None
+        if (s := seconds_to_valid(q, a, tags, begins(q, a, think))) is not None
     ]
     answered = sum(
-        seconds_to_valid(q, a, tags) is not None for q, a in zip(questions, many, strict=True)
+        seconds_to_valid(q, a, tags, begins(q, a, think)) is not None
+        for q, a in zip(questions, many, strict=True)
     )
     return {
         "latency_s": float(seconds.mean()),
@@ -115,7 +118,7 @@ def _replay_row(
         "lost_ci": list(s.lost_ci or ()),
         "think_tokens": s.think_tokens,
         "think_tokens_ci": list(s.think_tokens_ci or ()),
-        "output_tokens": s.think_tokens + s.answer_tokens,
+        "output_tokens": None,  # trial answers end at their commit, those of live rows do not
         "probe_tokens": probed,
         "oracle_share": s.as_json()["oracle_share"],
         "latency_s": None,

@@ -99,6 +99,7 @@ def run(table: ReplayTable, settings: CalibrateSettings) -> dict[str, Any]:
         candidate_chains(kind, settings.base),
         risk=settings.risk,
         min_oracle_share=settings.min_oracle_share,
+        skipped=_failed(table, settings.calibration_split),
     )
     result: dict[str, Any] = {
         "policy": policy.model_dump(mode="json"),
@@ -112,6 +113,15 @@ def run(table: ReplayTable, settings: CalibrateSettings) -> dict[str, Any]:
     if settings.test_split in table.splits:
         result["test"] = _on_test(table.of_split(settings.test_split), policy, settings).as_json()
     return result
+
+
+def _failed(table: ReplayTable, split: str) -> int:
+    """Questions of a split that failed before they reached the table."""
+    harmless = ("no thinking", "empty_thinking")  # nothing to exit from
+    found = table.source.get("skipped") or {}
+    return sum(
+        n for key, n in found.items() if key.startswith(f"{split}: ") and not key.endswith(harmless)
+    )
 
 
 def check(table: ReplayTable, settings: CalibrateSettings, repeats: int) -> dict[str, Any]:

@@ -79,13 +79,16 @@ def run_interleaved(
     blocks = [questions[i : i + batch_size] for i in range(0, len(questions), batch_size)]
     for system in systems:  # load, and warm up on one short request
         warm = sampling_params(system, max_tokens=8)
-        answer(engines.of(system), [questions[0].prompt_ids], warm)
+        answer(engines.of(system), [questions[0].prompt_ids], [warm])
     with tqdm(total=len(blocks) * len(systems), desc=label, unit="batch", disable=quiet) as bar:
         for i, block in enumerate(blocks):
             for j in range(len(systems)):
                 system = systems[(i + j) % len(systems)]
                 bar.set_postfix_str(system.name)
-                params = sampling_params(system, max_tokens=max_tokens)
+                params = [
+                    sampling_params(system, max_tokens=max_tokens, contract=q.contract)
+                    for q in block
+                ]
                 prompts = [q.prompt_ids for q in block]
                 runs[system.name] += answer(engines.of(system), prompts, params)
                 bar.update()
@@ -102,8 +105,8 @@ def make_row(
 ) -> dict[str, Any]:
     """Quality figures of one system; `full` are the answers with full thinking, same order."""
     n = len(questions)
-    right = [is_right(q, a) for q, a in zip(questions, answered, strict=True)]
-    right_full = [is_right(q, a) for q, a in zip(questions, full, strict=True)]
+    right = [is_right(q, a, think) for q, a in zip(questions, answered, strict=True)]
+    right_full = [is_right(q, a, think) for q, a in zip(questions, full, strict=True)]
     lost = sum(f and not r for f, r in zip(right_full, right, strict=True))
     thought = [think_tokens(q, a, think) for q, a in zip(questions, answered, strict=True)]
     thought_full = [think_tokens(q, a, think) for q, a in zip(questions, full, strict=True)]
@@ -149,9 +152,9 @@ def answer_lines(questions: Sequence[Question], runs: Runs, think: ThinkFormat) 
             line = {
                 "system": name,
                 "id": question.id,
-                "answer": rule.project(a.text),
+                "answer": rule.project(a.text, thinking=begins(question, a, think)),
                 "gold": question.gold,
-                "right": is_right(question, a),
+                "right": is_right(question, a, think),
                 "think_tokens": think_tokens(question, a, think),
                 "output_tokens": len(a.token_ids),
                 "finish_reason": a.finish_reason,
@@ -161,16 +164,23 @@ def answer_lines(questions: Sequence[Question], runs: Runs, think: ThinkFormat) 
             yield json.dumps(line, ensure_ascii=False)
 
 
-def is_right(question: Question, answered: Answered) -> bool:
+def begins(question: Question, answered: Answered, think: ThinkFormat) -> bool | str:
+    """Whether an output's text begins inside the thinking; `auto` where its own tags must tell."""
+    if think.is_thinking([*question.prompt_ids, *answered.suffix]):
+        return True
+    return False if answered.suffix else "auto"
+
+
+def is_right(question: Question, answered: Answered, think: ThinkFormat) -> bool:
     """Whether the answer after the thinking scores against gold, by the question's contract."""
     rule = make_contract(json.loads(question.contract))
-    found = rule.project(answered.text)
+    found = rule.project(answered.text, thinking=begins(question, answered, think))
     return found is not None and bool(rule.score(found, question.gold))
 
 
 def think_tokens(question: Question, answered: Answered, think: ThinkFormat) -> int:
     """Thinking tokens of an output; an unclosed thinking counts to its end."""
-    span = think.locate(question.prompt_ids, answered.token_ids)
+    span = think.locate([*question.prompt_ids, *answered.suffix], answered.token_ids)
     if span is None:
         return 0
     return (len(answered.token_ids) if span.end is None else span.end) - span.start

@@ -84,7 +84,7 @@ def confirm_live(
             live: list[Answered] = []
             for start in range(0, len(traces), _BATCH):
                 prompts = [t.prompt_ids for t in traces[start : start + _BATCH]]
-                live += answer(engines.of(system), prompts, params)
+                live += answer(engines.of(system), prompts, [params] * len(prompts))
             results.append(_compare(policy, traces, live, exits, p, think))
     finally:
         engines.close()
@@ -108,7 +108,8 @@ def _compare(
         live_tokens = end - (span.start if span else 0)
         rule = make_contract(json.loads(trace.contract))
         expected = trace.answer if at == NATURAL else trace.trial_answers[at]
-        found = rule.project(answered.text)
+        opened = think.is_thinking(trace.prompt_ids)
+        found = rule.project(answered.text, thinking=opened or "auto")
         wanted = None if expected is None else json.loads(expected)
         agrees = found == wanted or (
             found is not None and wanted is not None and bool(rule.equal(found, wanted))

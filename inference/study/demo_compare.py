@@ -44,13 +44,12 @@ def compare(
     traces = list(read_traces(places.data, "test"))[: settings.test_questions]
     questions = [Question.from_trace(t) for t in traces]
     metadata = load_metadata(places.head)
-    contract = questions[0].contract
     table = ReplayTable.load(places.table(places.head))
     systems = [
         System(NO_DRAFTER),
         System(EAGLE3, head=places.head),
         System(SPECEXIT, head=places.head, exits=True),
-        System(SPECEXIT_ACE, head=places.head, exits=True, contract=contract),
+        System(SPECEXIT_ACE, head=places.head, exits=True, ace=True),
     ]
     runs, alone, batched = run_all(places.target, settings, systems, questions, quiet)
     lines = answer_lines(questions, runs, metadata.think)

@@ -13,6 +13,7 @@ from specexit.checkpoint import HeadMetadata
 from specexit.dataset import Trace
 from specexit.policy import SIGNALS, ExitPolicy, ExitTracker
 from specexit.replay import ReplayTable
+from specexit.think import ThinkFormat
 
 
 def make_example(
@@ -32,7 +33,8 @@ def make_example(
 
     tokenizer = AutoTokenizer.from_pretrained(str(target))
     row_of = {trace_id: i for i, trace_id in enumerate(table.ids)}
-    chosen = max(range(len(traces)), key=lambda i: _merit(traces[i], answered[i], row_of))
+    think = metadata.think
+    chosen = max(range(len(traces)), key=lambda i: _merit(traces[i], answered[i], row_of, think))
     trace, answer = traces[chosen], answered[chosen]
     raw = table.signals[table.tokens_of(row_of[trace.id])].tolist()
     smoothed = _smooth(metadata.policy, raw, trace.boundaries)
@@ -51,13 +53,15 @@ def make_example(
     }
 
 
-def _merit(trace: Trace, answer: Answered, row_of: dict[str, int]) -> tuple[bool, bool, int]:
+def _merit(
+    trace: Trace, answer: Answered, row_of: dict[str, int], think: ThinkFormat
+) -> tuple[bool, bool, int]:
     """Prefer right, cut, self-corrected traces; among those, long ones."""
     usable = (
         trace.t_star is not None
         and trace.id in row_of
         and _cut_at(answer) is not None
-        and is_right(Question.from_trace(trace), answer)
+        and is_right(Question.from_trace(trace), answer, think)
     )
     return usable, bool(json.loads(trace.meta).get("slip")), trace.think_end - trace.think_start
 

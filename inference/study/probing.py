@@ -92,7 +92,7 @@ class ProbingRunner:
         think: ThinkFormat,
         boundary_ids: Sequence[int],
         max_tokens: int,
-        trial_tokens: int = 24,
+        trial_tokens: int,
     ) -> None:
         self.name = name
         self._rule, self._think = rule, think

@@ -79,18 +79,18 @@ def record_live(
                 chunk = traces[start : start + _CHUNK]
                 for trace, live in zip(chunk, run_live(engines, head, chunk), strict=True):
                     if live.token_ids != trace.output_ids:
-                        skipped["output differs live"] += 1
+                        skipped[f"{trace.split}: output differs live"] += 1
                         continue
                     length = trace.think_end - trace.think_start
                     if len(live.signals) < length:  # the last token was never an input
-                        skipped["cut off while thinking"] += 1
+                        skipped[f"{trace.split}: cut off while thinking"] += 1
                         continue
                     kept.append(trace)
                     found.append(live.first(length))
                 bar.update(len(chunk))
     finally:
         engines.close()
-    differing = skipped["output differs live"]
+    differing = sum(n for key, n in skipped.items() if key.endswith("output differs live"))
     if differing > len(traces) / 10:
         raise ConfigError(
             f"replay record: {differing} of {len(traces)} outputs differ from the data set's; "
@@ -112,7 +112,7 @@ def run_live(engines: Engines, head: str | Path, traces: Sequence[Trace]) -> lis
     llm = engines.of(system)
     longest = max(len(t.output_ids) for t in traces)
     params = sampling_params(system, max_tokens=longest)
-    answered = answer(llm, [t.prompt_ids for t in traces], params)
+    answered = answer(llm, [t.prompt_ids for t in traces], [params] * len(traces))
     outputs = [a.token_ids[: len(t.output_ids)] for t, a in zip(traces, answered, strict=True)]
     return take_signals(llm, outputs)
 

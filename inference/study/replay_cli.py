@@ -153,7 +153,8 @@ def traces_of(settings: RecordSettings) -> tuple[list[Trace], dict[str, int]]:
                 break
             reason = _unusable(trace)
             if reason:
-                skipped[reason] = skipped.get(reason, 0) + 1
+                key = f"{split}: {reason}"
+                skipped[key] = skipped.get(key, 0) + 1
                 continue
             kept.append(trace)
             found += 1

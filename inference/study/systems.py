@@ -28,7 +28,7 @@ class System:
         head: folder of the draft head; None decodes without a drafter.
         exits: whether SpecExit's worker runs (False: stock vLLM).
         policy: policy overrides of every request; None takes the head's own.
-        contract: answer contract of every request; None lets the model finish.
+        ace: whether each request ends by its question's answer contract; else the model finishes.
         arguments: further sampling arguments, such as `thinking_token_budget`.
     """
 
@@ -36,7 +36,7 @@ class System:
     head: Path | None = None
     exits: bool = False
     policy: dict[str, Any] | None = None
-    contract: str | None = None
+    ace: bool = False
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
@@ -45,6 +45,7 @@ class Answered:
     """What one request gave.
 
     Attributes:
+        suffix: ids that were put after the question's prompt.
         token_ids: the generated tokens.
         text: their text.
         finish_reason, stop_reason: as vLLM reports them.
@@ -60,6 +61,7 @@ class Answered:
     seconds: float = 0.0
     steps: int = 0
     record: dict[str, Any] | None = None
+    suffix: tuple[int, ...] = ()
 
 
 class Engines:
@@ -120,16 +122,22 @@ class Engines:
         gc.collect()
 
 
-def sampling_params(system: System, *, max_tokens: int, seed: int | None = None) -> Any:
-    """Greedy sampling parameters of a system's requests, streamed as deltas."""
+def sampling_params(
+    system: System, *, max_tokens: int, contract: str | None = None, seed: int | None = None
+) -> Any:
+    """Greedy sampling parameters of a system's request, streamed as deltas.
+
+    Args:
+        contract: of the request's question, for systems with ACE.
+    """
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
     extra: dict[str, Any] = {}
     if system.exits and system.policy is not None:
         extra["specexit"] = system.policy
-    if system.contract is not None:
-        extra["contract"] = system.contract
+    if system.ace and contract is not None:
+        extra["contract"] = contract
     return SamplingParams(
         temperature=0.0,
         max_tokens=max_tokens,
@@ -141,7 +149,7 @@ def sampling_params(system: System, *, max_tokens: int, seed: int | None = None)
     )
 
 
-def answer(llm: Any, prompts: Sequence[Sequence[int]], params: Any) -> list[Answered]:
+def answer(llm: Any, prompts: Sequence[Sequence[int]], params: Sequence[Any]) -> list[Answered]:
     """Run prompts (token ids) together through one engine, step by step, until all have finished.
 
     The engine is driven here rather than by `LLM.generate` because only the step-wise deltas give
@@ -150,8 +158,8 @@ def answer(llm: Any, prompts: Sequence[Sequence[int]], params: Any) -> list[Answ
     engine = llm.llm_engine
     results = [Answered() for _ in prompts]
     started = time.perf_counter()
-    for i, prompt in enumerate(prompts):
-        engine.add_request(str(i), {"prompt_token_ids": list(prompt)}, params.clone())
+    for i, (prompt, each) in enumerate(zip(prompts, params, strict=True)):
+        engine.add_request(str(i), {"prompt_token_ids": list(prompt)}, each.clone())
     while engine.has_unfinished_requests():
         for output in engine.step():
             _take(results[int(output.request_id)], output, time.perf_counter() - started)

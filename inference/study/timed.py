@@ -55,9 +55,15 @@ class EngineRunner:
 
     def answer(self, questions: Sequence[Question]) -> list[Timed]:
         """One request a question, all submitted at once."""
-        params = sampling_params(self._system, max_tokens=self._max_tokens)
+        params = [
+            sampling_params(self._system, max_tokens=self._max_tokens, contract=q.contract)
+            for q in questions
+        ]
         prompts = [[*q.prompt_ids, *self._suffix] for q in questions]
-        return run_timed(self._engines.of(self._system), prompts, [params] * len(prompts))
+        found = run_timed(self._engines.of(self._system), prompts, params)
+        for answered in found:
+            answered.suffix = tuple(self._suffix)
+        return found
 
 
 def run_timed(llm: Any, prompts: Sequence[Sequence[int]], params: Sequence[Any]) -> list[Timed]:
@@ -73,10 +79,17 @@ def run_timed(llm: Any, prompts: Sequence[Sequence[int]], params: Sequence[Any])
     return results
 
 
-def seconds_to_valid(question: Question, answered: Timed, tags: tuple[str, str]) -> float | None:
-    """Seconds until the stream held an answer that nothing can change; None if it never did."""
+def seconds_to_valid(
+    question: Question, answered: Timed, tags: tuple[str, str], thinking: bool | str = "auto"
+) -> float | None:
+    """Seconds until the stream held an answer that nothing can change; None if it never did.
+
+    Args:
+        tags: think start and end as text.
+        thinking: `compare.begins`.
+    """
     rule = make_contract(json.loads(question.contract))
-    committer = Committer(rule, think_start=tags[0], think_end=tags[1])
+    committer = Committer(rule, thinking=thinking, think_start=tags[0], think_end=tags[1])
     for seconds, text in answered.deltas:
         if committer.feed(text) is not None:
             return seconds

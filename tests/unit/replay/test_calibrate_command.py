@@ -13,6 +13,7 @@ from specexit.checkpoint import HeadMetadata, TargetFacts, load_metadata, save_s
 from specexit.errors import ConfigError
 from specexit.files import read_json
 from specexit.heads.signal import SignalHead
+from specexit.replay import ReplayTable
 from tests.unit.replay.tables import known_table
 
 
@@ -120,3 +121,27 @@ def test_unknown_policy_key_is_an_error(table_folder: Path, tmp_path: Path) -> N
     policy.write_text("treshold: 3\n")
     with pytest.raises(ConfigError, match=r"treshold: unknown key; known keys: .*thresholds"):
         replay_cli.main(["eval", "--table", str(table_folder), "--policy", str(policy)])
+
+
+def test_questions_that_failed_count_as_losses(table_folder: Path, tmp_path: Path) -> None:
+    """A table without its failed questions would promise more than was seen."""
+    table = ReplayTable.load(table_folder)
+    clean = calibrate.run(table, calibrate.CalibrateSettings(table="", epsilon=0.02))
+    skipped = {
+        "calibration: engine_error": 3,
+        "test: engine_error": 9,
+        "calibration: no thinking": 9,
+    }
+    source = {**table.source, "skipped": skipped}
+    counted = calibrate.run(
+        replace(table, source=source), calibrate.CalibrateSettings(table="", epsilon=0.02)
+    )
+    assert (clean["n"], counted["n"]) == (600, 603)
+    assert counted["certificate"]["skipped"] == 3
+    assert counted["certificate"]["losses"] >= 3
+    assert counted["certificate"]["upper_bound"] > clean["certificate"]["upper_bound"]
+    skipped["calibration: engine_error"] = 40  # more than could be promised about
+    none = calibrate.run(
+        replace(table, source=source), calibrate.CalibrateSettings(table="", epsilon=0.02)
+    )
+    assert not none["certificate"]["exits"]
