@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+from array import array
 from pathlib import Path
 from typing import IO, Any
 
@@ -11,7 +13,7 @@ from data_build.engine import Completion, Engine, Request
 
 
 class Journal:
-    """An append-only JSONL file of completions by request key.
+    """An append-only JSONL file of completions by request name (key and prompt).
 
     A line counts once it is whole: a torn last line (a killed process) is cut off on opening.
     Failed completions are not journalled, so a later run tries them again.
@@ -65,6 +67,12 @@ def _parse(line: bytes) -> tuple[str, Completion] | None:
         return None
 
 
+def _name(request: Request) -> str:
+    """A key counts rows, so it would fit another question after a change of the questions' file."""
+    prompt = hashlib.blake2b(array("q", request.prompt_ids).tobytes(), digest_size=8)
+    return f"{request.key}@{prompt.hexdigest()}"
+
+
 class JournalledEngine:
     """Answers from the journal where it can, else from the engine, and journals that."""
 
@@ -72,13 +80,16 @@ class JournalledEngine:
         self._engine = engine
         self._journal = journal
         self._ready: list[tuple[str, Completion]] = []
+        self._names: dict[str, str] = {}  # of the requests that the engine has
         self.capacity = engine.capacity
         self.exact_replay = engine.exact_replay
         self.max_model_len = engine.max_model_len
 
     def submit(self, request: Request) -> None:
-        found = self._journal.known.get(request.key)
+        name = _name(request)
+        found = self._journal.known.get(name)
         if found is None:
+            self._names[request.key] = name
             self._engine.submit(request)
         else:
             self._ready.append((request.key, found))
@@ -88,7 +99,7 @@ class JournalledEngine:
             ready, self._ready = self._ready, []
             return ready
         fresh = self._engine.collect()
-        self._journal.add(fresh)
+        self._journal.add([(self._names.pop(key), completion) for key, completion in fresh])
         return fresh
 
     def counters(self) -> dict[str, float]:

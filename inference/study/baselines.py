@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,8 @@ from specexit.replay import NATURAL, Exits, Replay, ReplayTable
 
 Scores = NDArray[np.float64]
 
+Probes = Literal["none", "end", "trial"]
+
 
 @dataclass(frozen=True)
 class Baseline:
@@ -42,13 +45,13 @@ class Baseline:
         name: what tables call it.
         source: where it was published, empty for a plain yardstick.
         score: table -> `[sum (K + 1)]`, NaN where it cannot exit.
-        probes: whether it generates a trial answer (or a think end) at every boundary.
+        probes: what it generates at every boundary: a trial answer, only a think end, nothing.
     """
 
     name: str
     source: str
     score: Callable[[ReplayTable], Scores]
-    probes: bool = False
+    probes: Probes = "none"
 
 
 def position_only(table: ReplayTable) -> Scores:
@@ -116,9 +119,9 @@ def paragraph_entropy(table: ReplayTable) -> Scores:
 BASELINES = (
     Baseline("position only", "", position_only),
     Baseline("paragraph entropy", "", paragraph_entropy),
-    Baseline("DEER-style", "arXiv 2504.15895", deer, probes=True),
-    Baseline("repeated answer", "arXiv 2412.20993", repeated_answer, probes=True),
-    Baseline("entropy after </think>", "arXiv 2509.26522", entropy_after_end, probes=True),
+    Baseline("DEER-style", "arXiv 2504.15895", deer, probes="trial"),
+    Baseline("repeated answer", "arXiv 2412.20993", repeated_answer, probes="trial"),
+    Baseline("entropy after </think>", "arXiv 2509.26522", entropy_after_end, probes="end"),
 )
 
 
@@ -145,12 +148,13 @@ def fixed_budget(table: ReplayTable, budgets: NDArray[np.int64]) -> Exits:
     return Exits(at, tokens, exact)
 
 
-def probe_tokens(table: ReplayTable, exits: Exits) -> NDArray[np.int64]:
+def probe_tokens(table: ReplayTable, exits: Exits, probes: Probes = "trial") -> NDArray[np.int64]:
     """Tokens that probing every boundary up to the exit generates, `[P, N]`; the think end counts.
 
-    The exit's own trial answer is not thrown away, so it is not counted.
+    The exit's own probe is not thrown away, so it is not counted.
     """
-    cost = table.padded(table.trial_tokens.astype(np.int64) + 1, 0)
+    trial = table.trial_tokens.astype(np.int64) * (probes == "trial")
+    cost = table.padded(trial + (probes != "none"), 0)
     cost[:, 0] = 0  # boundary 0 is not probed
     spent = np.concatenate([np.zeros((len(table), 1), np.int64), np.cumsum(cost, 1)], 1)
     at = np.where(exits.boundary == NATURAL, cost.shape[1], exits.boundary)

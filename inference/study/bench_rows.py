@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from inference.study import baselines
-from inference.study.baselines import Baseline, Scores
+from inference.study.baselines import Baseline, Probes, Scores
 from inference.study.compare import Question, begins
 from inference.study.timed import Timed, seconds_to_valid
 from specexit.calibration import most_losses
@@ -18,8 +18,8 @@ from specexit.think import ThinkFormat
 
 log = logging.getLogger(__name__)
 
-Scored = tuple[str, str, bool, Scores, Scores]
-"""Name, publication, whether it probes, scores on the calibration and on the test split."""
+Scored = tuple[str, str, Probes, Scores, Scores]
+"""Name, publication, what it probes, scores on the calibration and on the test split."""
 
 
 def timing(
@@ -77,7 +77,7 @@ def replay_rows(
     scored: list[Scored] = [
         (b.name, b.source, b.probes, b.score(calibration.table), b.score(test.table)) for b in rules
     ]
-    rows = [_replay_row("oracle", "", test, test.oracle(), False, seed)]
+    rows = [_replay_row("oracle", "", test, test.oracle(), "none", seed)]
     for name, source, probes, on_calibration, on_test in [*scored, *more]:
         limit = baselines.certified(on_calibration, calibration, epsilon, delta)
         exits = test.exits_by_score(on_test, [limit])
@@ -103,10 +103,10 @@ def budget_of(calibration: Replay, epsilon: float, delta: float) -> int:
 
 
 def _replay_row(
-    name: str, source: str, test: Replay, exits: Exits, probes: bool, seed: int
+    name: str, source: str, test: Replay, exits: Exits, probes: Probes, seed: int
 ) -> dict[str, Any]:
     [s] = test.summaries(test.outcomes(exits), intervals=True, seed=seed)
-    probed = float(baselines.probe_tokens(test.table, exits).mean()) if probes else 0.0
+    probed = float(baselines.probe_tokens(test.table, exits, probes).mean())
     return {
         "system": name,
         "source": "replay",

@@ -51,7 +51,7 @@ def probe_scores(
         (
             name,
             source,
-            False,
+            "none",
             on(probe, "calibration"),
             on(probe, "test"),
         )

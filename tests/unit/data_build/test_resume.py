@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from data_build.config import DataSettings
-from data_build.engine import Completion
-from data_build.journal import Journal
+from data_build.engine import Completion, Request
+from data_build.journal import Journal, JournalledEngine
 from data_build.run import run
 from specexit.dataset import read_traces
 
@@ -88,3 +88,42 @@ def test_rubbish_in_a_journal_is_no_completion(tmp_path: Path, rubbish: bytes) -
     path.write_bytes(rubbish)
     with Journal(path) as journal:
         assert journal.known == {}
+
+
+class _Counting:
+    """An engine that answers everything and remembers what it was asked."""
+
+    capacity, exact_replay, max_model_len = 4, False, 100
+
+    def __init__(self) -> None:
+        self.asked: list[Request] = []
+        self._open: list[Request] = []
+
+    def submit(self, request: Request) -> None:
+        self.asked.append(request)
+        self._open.append(request)
+
+    def collect(self) -> list[tuple[str, Completion]]:
+        done, self._open = self._open, []
+        return [(r.key, Completion(r.prompt_ids, [0.0], "stop")) for r in done]
+
+    def counters(self) -> dict[str, float]:
+        return {}
+
+    def forget(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_a_journal_answers_only_the_prompt_that_it_was_written_for(tmp_path: Path) -> None:
+    """The questions' file may have gained a line at its top before the run goes on."""
+    found = []
+    for prompt in ([1, 2], [1, 2], [1, 3]):
+        engine = _Counting()
+        with Journal(tmp_path / "journal.jsonl") as journal:
+            journalled = JournalledEngine(engine, journal)
+            journalled.submit(Request("0/full", prompt, max_tokens=4))
+            [(key, completion)] = journalled.collect()
+        assert (key, completion.token_ids) == ("0/full", prompt)
+        found.append(len(engine.asked))
+    assert found == [1, 0, 1]
