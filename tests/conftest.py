@@ -11,6 +11,7 @@ import pytest
 from specexit.engine_env import own_core, prepare_in_process_engine
 
 prepare_in_process_engine()  # before any test module imports vllm
+os.environ["NUMBA_NUM_THREADS"] = "1"  # n-gram drafts use no more, but a second one would spin on
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # the engines of each worker on its own core
     place, count = int(worker.removeprefix("gw")), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     os.environ.update(own_core(place, count))
