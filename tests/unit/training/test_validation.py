@@ -65,8 +65,8 @@ def test_figures_are_those_of_all_held_out_traces_at_once(make_trainer: MakeTrai
 
 
 def test_validation_changes_no_bit_of_the_training(make_trainer: MakeTrainer) -> None:
-    often = make_trainer("often", validation=HELD, optim={"ema": 0.9})
-    once = make_trainer("once", validation={**HELD, "every": 1000}, optim={"ema": 0.9})
+    often = make_trainer("often", validation=HELD, optim={"epochs": 3, "ema": 0.9})
+    once = make_trainer("once", validation={**HELD, "every": 1000}, optim={"epochs": 3, "ema": 0.9})
     for trainer in (often, once):
         trainer.train(progress=False)
     assert _same(_state(often), _state(once))
