@@ -5,8 +5,8 @@
 - pi and evaluator: the first tag after the thinking whose content has an answer. An opening tag
   inside the content starts it anew ("put it in <answer> tags. <answer>5</answer>"). A tag that is
   still open at the end of the output counts, if `unclosed` (default true): models often forget it.
-- commit: when the wrapped contract commits on the content, at the latest at the closing tag. Sound
-  under that evaluator, if the wrapped contract is.
+- commit: when the wrapped contract commits on the content, at the latest at the closing tag (with
+  `unclosed: false`, only there). Sound under that evaluator, if the wrapped contract is.
 - `open`, `close`: the tags, taken literally. `max_chars` bounds the content.
 """
 
@@ -43,6 +43,24 @@ class TextAcceptor(Acceptor):
         other = copy.copy(self)
         other._parts = self._parts.copy()
         return other
+
+
+class SettledAcceptor(Acceptor):
+    """Has its answer, and waits for the end of the text."""
+
+    __slots__ = ("_answer",)
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+
+    def feed(self, text: str) -> Match | None:
+        return None
+
+    def close(self) -> Match | None:
+        return Match(self._answer, 0)
+
+    def fork(self) -> Self:
+        return self
 
 
 class TagAcceptor(Acceptor):
@@ -125,6 +143,8 @@ class TagAcceptor(Acceptor):
         if self._inner is None or not text:
             return None
         match = self._inner.feed(text[: self._left])
+        if match is not None and not self._unclosed:
+            self._inner, match = SettledAcceptor(match.answer), None
         if match is None:
             self._left -= len(text)
             if self._left < 0:

@@ -15,6 +15,8 @@ _STYLE = re.compile(
 )
 _SPACE = re.compile(r"\\[ ,;:!>]|\\(?:quad|qquad|thinspace|enspace|hspace\{[^{}]*\})(?![A-Za-z])|~")
 _THIN_SEPARATOR = re.compile(r"(?<=[0-9])(?:\\[,;:! ]|~)(?=[0-9]{3}(?![0-9]))")
+_BLANKS = re.compile(r"\s+")
+_MAX_DRESS = 20  # layers that are taken off
 _MINUS = str.maketrans({"\u2212": "-", "\u2013": "-", "\u00a0": " ", "\u202f": " ", "\u2009": " "})
 _NUMBER = r"[+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|[+-]?\.[0-9]+"
 _UNIT = (
@@ -38,7 +40,7 @@ def tidy(text: str) -> str:
 
 def unwrap(text: str) -> str:
     r"""Take off what only dresses the whole text: `$..$`, `\(..\)`, `\text{..}`, `**..**`."""
-    while True:
+    for _ in range(_MAX_DRESS):
         before = text
         text = text.strip()
         if re.search(r"(?<!\\)(?:\\\\)*\\\Z", text):  # what is left of a control space
@@ -55,7 +57,8 @@ def unwrap(text: str) -> str:
             if len(text) > 2 * len(mark) and text.startswith(mark) and text.endswith(mark):
                 text = text[len(mark) : -len(mark)].strip()
         if text == before:
-            return text
+            break
+    return text
 
 
 def closing_brace(text: str, at: int) -> int:
@@ -83,7 +86,7 @@ def number_text(text: str) -> str | None:
     zeros are dropped; so is a fraction of zeros.
     """
     text = unwrap(tidy(text)).replace("\\ ", " ").rstrip(".").strip()
-    text = tidy(text).lstrip("$€£¥").rstrip("$").strip()
+    text = _BLANKS.sub(" ", tidy(text)).lstrip("$€£¥").rstrip("$").strip()
     found = _VALUE.match(text)
     return plain_decimal(found["number"]) if found else None
 

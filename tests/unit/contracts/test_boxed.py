@@ -2,6 +2,8 @@ r"""Boxes: every cut, every dress, and boxes that never close."""
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -183,3 +185,11 @@ def test_commits_are_sound_and_do_not_depend_on_the_cut(text, more):
 def test_a_box_inside_one_that_is_not_accepted_counts():
     assert answer_of(contract("boxed_integer"), r"\boxed{x + y = \boxed{3}} and \boxed{4}") == "3"
     assert answer_of(contract("boxed_integer"), r"\boxed{x + y} and \boxed{4}") == "4"
+
+
+@pytest.mark.parametrize("text", ["1" + " " * 900 + "!", "{" * 480 + "1" + "}" * 480])
+def test_dress_without_end_takes_no_time(text):
+    start = time.process_time()
+    for _ in range(10):
+        contract("boxed_integer").normalise(text)
+    assert time.process_time() - start < 1

@@ -70,3 +70,12 @@ def test_specs_go_round_and_errors_name_the_inner_field():
         contract({"type": "final_tag", "contract": {"type": "boxed_integer", "maximum": 3}})
     with pytest.raises(ContractError, match=r"^contract\.close: .* overlap"):
         contract({"type": "final_tag", "open": "<a>", "close": "<a>"})
+
+
+def test_a_tag_that_must_close_commits_at_its_close_only():
+    strict = contract({"type": "final_tag", "contract": "choice", "unclosed": False})
+    committer = Committer(strict, thinking=False)
+    assert committer.feed("<final>Answer: C\n") is None
+    assert committer.feed("so</final>").answer == "C"
+    assert answer_of(strict, "<final>Answer: C\nand on") is None
+    assert answer_of(strict, "<final>Answer: C\n<final>Answer: B</final>") == "B"

@@ -179,7 +179,7 @@ def test_deltas_that_never_come_again_are_forgotten():
 def test_large_state_sets_count_for_more():
     committer = Committer(regex("(a|b)*a(a|b){80}c"), thinking=False)
     rng = random.Random(2)
-    for _ in range(2_000):
+    for _ in range(6_000):
         committer.feed(rng.choice("ab"))
     nodes = committer._machine._automaton._nodes.values()
     assert sum(len(group) for node in nodes for group in node.groups) < 200_000
