@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import copy
 import re
-import zlib
-from base64 import b85decode
 from enum import Enum, auto
+
+from .git_binary import inflates
 
 _HUNK = re.compile(r"@@ -([0-9]{1,9})(?:,([0-9]{1,9}))? \+([0-9]{1,9})(?:,([0-9]{1,9}))? @@")
 _BLOCK = re.compile(r"(literal|delta) ([0-9]{1,9})\Z")
@@ -258,7 +258,7 @@ class DiffParser:
             too_long = self._data_size > 2 * self._size + 1_000
             return Verdict.BROKEN if too_long else Verdict.MORE
         self._at = _At.BINARY_END
-        return Verdict.MORE if _inflates(self._data, self._size) else Verdict.BROKEN
+        return Verdict.MORE if inflates(self._data, self._size) else Verdict.BROKEN
 
     def _after_binary(self, line: str) -> Verdict:
         if _BLOCK.match(line):  # the way back
@@ -283,21 +283,3 @@ def _path(line: str) -> str:
 def _no_newline(line: str) -> bool:
     r"""`\ No newline at end of file`, in whatever language: git asks for 12 characters."""
     return line.startswith("\\ ") and len(line) >= 12
-
-
-def _inflates(lines: list[str], size: int) -> bool:
-    """Whether base85 lines (a length letter each) hold a zlib stream of `size` bytes."""
-    data = b""
-    for line in lines:
-        length = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz".find(line[0]) + 1
-        if not length or len(line) != 1 + (length + 3) // 4 * 5:
-            return False
-        try:
-            data += b85decode(line[1:])[:length]
-        except ValueError:
-            return False
-    try:
-        inflated = zlib.decompressobj().decompress(data, size + 1)
-    except zlib.error:
-        return False
-    return len(inflated) == size

@@ -10,6 +10,7 @@ lazy quantifiers mean nothing here. One extension serves the built-in contracts:
 
 from __future__ import annotations
 
+from .build import Builder, TooManyStatesError
 from .errors import ContractError
 from .program import Program, Ranges, State, fold, negate, normal
 
@@ -25,13 +26,13 @@ _CONTROL = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "a": "\a"}
 
 
 class _Parser:
-    def __init__(self, pattern: str, where: str, max_states: int, ignore_case: bool) -> None:
+    """Reads a pattern into a tree `(kind, ...)`, so that a repeat can be built several times."""
+
+    def __init__(self, pattern: str, where: str, ignore_case: bool) -> None:
         self.pattern = pattern
         self.where = where
-        self.max_states = max_states
         self.at = 0
         self.depth = 0
-        self.states: list[State] = []
         self.groups = 0
         self.names: dict[str, int] = {}
         self.classes: dict[str, Ranges] = {}
@@ -52,8 +53,6 @@ class _Parser:
             self.at += len(text)
             return True
         return False
-
-    # Fragments are trees (kind, ...) first, so that a repeat can be built several times.
 
     def parse(self) -> tuple:
         while self.pattern.startswith("(?", self.at):
@@ -262,56 +261,15 @@ class _Parser:
             return None
         return self.escaped(char)
 
-    # Building: every fragment is built towards a given next state.
-
-    def add(self, state: State) -> int:
-        if len(self.states) >= self.max_states:
-            raise self.fail(f"the pattern needs more than {self.max_states} automaton states")
-        self.states.append(state)
-        return len(self.states) - 1
-
-    def build(self, tree: tuple, then: int) -> int:
-        kind = tree[0]
-        if kind == "seq":
-            for item in reversed(tree[1]):
-                then = self.build(item, then)
-            return then
-        if kind == "or":
-            return self.add(State("split", [self.build(branch, then) for branch in tree[1]]))
-        if kind == "group":
-            end = self.add(State("save", [then], slot=2 * tree[2] + 1))
-            return self.add(State("save", [self.build(tree[1], end)], slot=2 * tree[2]))
-        if kind == "repeat":
-            return self.build_repeat(tree, then)
-        if kind in ("char", "look"):
-            return self.add(State(kind, [then], ranges=tree[1]))
-        return self.add(State(kind, [then]))
-
-    def build_repeat(self, tree: tuple, then: int) -> int:
-        _, item, low, high = tree
-        if high is None:
-            loop = self.add(State("split"))
-            body = self.build(item, loop)
-            self.states[loop].out = [body, then]
-            then = loop
-            # x+ needs no copy of x: enter through its first state.
-            if low:
-                then, low = body, low - 1
-        else:
-            for _ in range(high - low):
-                then = self.add(State("split", [self.build(item, then), then]))
-                # Each optional copy leads to the next one, or straight out.
-        for _ in range(low):
-            then = self.build(item, then)
-        return then
-
 
 def compile_pattern(
     pattern: str, *, where: str = "pattern", max_states: int = 20_000, ignore_case: bool = False
 ) -> Program:
     """Compile `pattern`; errors are `ContractError`s that begin with `where`."""
-    parser = _Parser(pattern, where, max_states, ignore_case)
-    tree = parser.parse()
-    match = parser.add(State("match"))
-    start = parser.build(tree, match)
-    return Program(parser.states, start, parser.groups, parser.names)
+    parser = _Parser(pattern, where, ignore_case)
+    builder = Builder(max_states)
+    try:
+        start = builder.build(parser.parse(), builder.add(State("match")))
+    except TooManyStatesError:
+        raise parser.fail(f"the pattern needs more than {max_states} automaton states") from None
+    return Program(builder.states, start, parser.groups, parser.names)
