@@ -14,7 +14,8 @@ from specexit.heads.eagle3_config import Eagle3Config
 from specexit.heads.signal import SignalHead
 from specexit.think import ThinkFormat
 
-NEVER = {"thresholds": {"confidence": 1.0}}  # a policy that looks but never exits
+# looks at every token but never exits, whatever signals the head's own policy reads
+NEVER = {"signals": ["confidence"], "thresholds": {"confidence": 1.0}}
 
 
 def default_target() -> str:
