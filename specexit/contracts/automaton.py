@@ -59,6 +59,16 @@ class Leap(NamedTuple):
     """Attempt i of `node` was origins[i], or began at offset -1 - origins[i]; None: no change."""
 
 
+Threads = tuple[int, ...]
+
+
+class Advance(NamedTuple):
+    """Threads after a character: for each the one it was, and the group boundaries it passed."""
+
+    threads: Threads
+    origins: tuple[tuple[int, tuple[int, ...]], ...]
+
+
 class Automaton:
     """A compiled pattern, shared by all searches for it. A match has at most `max_chars`."""
 
@@ -68,6 +78,7 @@ class Automaton:
         self.skip = skip_pattern(program)
         self._nodes: dict[tuple, Node] = {}
         self._roots: dict[str, Node] = {}
+        self._advances: dict[tuple[Node, Threads, str, str], Advance] = {}
         self._cached = 0
 
     def node(
@@ -197,6 +208,44 @@ class Automaton:
         self._cached += 1
         return made
 
+    def advance(self, before: Node, threads: Threads, char: str, following: str) -> Advance:
+        """Let the `threads`, the preferred first, read `char` ("": only follow what reads nothing).
+
+        `before`: what precedes what they see next, the character `following` ("": the end).
+        """
+        key = (before, threads, char, following)
+        found = self._advances.get(key)
+        if found is None:
+            found = self._advances[key] = self._advance(*key)
+            self._cached += 1 + len(threads) // 8
+        return found
+
+    def _advance(self, before: Node, threads: Threads, char: str, following: str) -> Advance:
+        states = self.program.states
+        seen: set[int] = set()
+        out: list[tuple[int, int, tuple[int, ...]]] = []
+        for source, thread in enumerate(threads):
+            if not char:
+                start = thread
+            elif states[thread].kind == "char" and contains(states[thread].ranges, ord(char)):
+                start = states[thread].out[0]
+            else:
+                continue
+            stack: list[tuple[int, tuple[int, ...]]] = [(start, ())]
+            while stack:
+                index, saved = stack.pop()
+                if index in seen:
+                    continue
+                seen.add(index)
+                state = states[index]
+                if state.kind in ("char", "match"):
+                    out.append((index, source, saved))
+                elif state.kind == "save":
+                    stack.append((state.out[0], (*saved, state.slot)))
+                elif passes(before, state, following or None):
+                    stack.extend((target, saved) for target in reversed(state.out))
+        return Advance(tuple(o[0] for o in out), tuple(o[1:] for o in out))
+
     def remember(self, node: Node, text: str, leap: Leap) -> None:
         """Keep what the delta `text` does to `node`."""
         if self._cached > MAX_CACHED:
@@ -211,6 +260,7 @@ class Automaton:
             node.leaps.clear()
         self._nodes.clear()
         self._roots.clear()
+        self._advances.clear()
         self._cached = 0
 
     def at_end(self, node: Node) -> int | None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from .automaton import Automaton, passes
-from .program import contains
+from .automaton import Automaton, Threads
 
 Groups = list[str | None]
-_Thread = tuple[int, dict[int, int]]
 
 
 def captures(automaton: Automaton, text: str, start: int, end: int) -> Groups:
@@ -21,37 +19,19 @@ def captures(automaton: Automaton, text: str, start: int, end: int) -> Groups:
 
 
 def _slots(automaton: Automaton, text: str, start: int, end: int) -> dict[int, int]:
-    """Group boundaries: threads in order of preference."""
-    states = automaton.program.states
-    threads = _follow(automaton, text, start, [(automaton.program.start, {})])
-    for at in range(start, end):
-        code = ord(text[at])
-        stepped = [
-            (states[index].out[0], slots)
-            for index, slots in threads
-            if states[index].kind == "char" and contains(states[index].ranges, code)
+    """Group boundaries on the preferred way through the match."""
+    threads: Threads = (automaton.program.start,)
+    slots: list[dict[int, int]] = [{}]
+    for at in range(start, end + 1):
+        before = text[at - 1 : at] if at else ""
+        char = before if at > start else ""
+        threads, origins = automaton.advance(
+            automaton.root(before), threads, char, text[at : at + 1]
+        )
+        slots = [
+            {**slots[source], **dict.fromkeys(saved, at)} if saved else slots[source]
+            for source, saved in origins
         ]
-        threads = _follow(automaton, text, at + 1, stepped)
-    return next((slots for index, slots in threads if states[index].kind == "match"), {})
-
-
-def _follow(automaton: Automaton, text: str, at: int, seeds: list[_Thread]) -> list[_Thread]:
-    """The consuming (or matching) threads behind `seeds`, the preferred first."""
-    node = automaton.root(text[at - 1 : at] if at else "")
-    char = text[at] if at < len(text) else None
-    seen: set[int] = set()
-    out: list[_Thread] = []
-    stack = seeds[::-1]
-    while stack:
-        index, slots = stack.pop()
-        if index in seen:
-            continue
-        seen.add(index)
-        state = automaton.program.states[index]
-        if state.kind in ("char", "match"):
-            out.append((index, slots))
-        elif state.kind == "save":
-            stack.append((state.out[0], {**slots, state.slot: at}))
-        elif passes(node, state, char):
-            stack.extend((target, slots) for target in reversed(state.out))
-    return out
+    states = automaton.program.states
+    ways = zip(threads, slots, strict=True)
+    return next((way for thread, way in ways if states[thread].kind == "match"), {})

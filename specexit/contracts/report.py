@@ -69,6 +69,8 @@ class ReportAcceptor(Acceptor):
             self._left -= len(text)
             self._line.append(text)
             return None
+        if self._left <= 0 and not self._line:
+            return None  # past the limit nothing is read
         at = 0
         while True:
             cut = text.find("\n", at)

@@ -31,7 +31,16 @@ class Found(NamedTuple):
 class Search:
     """One search through one stream."""
 
-    __slots__ = ("_automaton", "_best", "_kept", "_last", "_node", "_position", "_starts")
+    __slots__ = (
+        "_automaton",
+        "_best",
+        "_kept",
+        "_kept_at",
+        "_last",
+        "_node",
+        "_position",
+        "_starts",
+    )
 
     def __init__(self, automaton: Automaton, *, fresh: bool = True) -> None:
         """`fresh=False`: the search begins in the middle of a text (after a blank)."""
@@ -41,7 +50,8 @@ class Search:
         self._starts: list[int] = []  # of the living attempts, oldest first
         self._best: tuple[int, int] | None = None
         self._position = 0
-        self._kept: deque[tuple[int, str]] = deque()  # (offset, piece), from the oldest attempt on
+        self._kept: deque[str] = deque()  # the text, from before the oldest attempt on
+        self._kept_at = 0  # where it begins
 
     def feed(self, text: str) -> Found | None:
         """Read `text`; the match if nothing that follows can change it."""
@@ -63,8 +73,11 @@ class Search:
             return self._read(text)
         self._node, origins = leap
         if origins is not None:
-            self._starts = [starts[o] if o >= 0 else base - 1 - o for o in origins]
-        self._keep(base, text)
+            starts = self._starts = [starts[o] if o >= 0 else base - 1 - o for o in origins]
+        if starts or self._best is not None:
+            self._keep(base, text)
+        else:
+            self._kept.clear()
         self._position = end
         self._last = text
         return None
@@ -92,7 +105,10 @@ class Search:
                 self._node = self._automaton.without_oldest(self._node)
                 if self._node.locked and not self._node.groups:
                     return self._report(base, text, at)
-        self._keep(base, text)
+        if self._starts or self._best is not None:
+            self._keep(base, text)
+        else:
+            self._kept.clear()
         self._position = base + size
         self._last = text
         if size <= MAX_LEAP and not dropped and self._best is best:
@@ -150,27 +166,31 @@ class Search:
         return Leap(self._node, tuple(origins))
 
     def _keep(self, base: int, text: str) -> None:
-        """Keep `text` from the oldest attempt on, and one character before it."""
+        """Keep `text` for the match, and what precedes it from one character before the oldest."""
         kept = self._kept
-        needed = [*self._starts[:1], *(self._best or ())[:1]]
-        if not needed:
+        if not kept:
+            last = self._last[-MAX_LEAP:]
+            kept.append(last)
+            self._kept_at = base - len(last)
+        starts, best = self._starts, self._best
+        oldest = starts[0] if starts else base + len(text)
+        if best is not None and best[0] < oldest:
+            oldest = best[0]
+        if len(text) > MAX_LEAP and oldest - 1 > base:  # a long piece is not kept whole
             kept.clear()
-            return
-        oldest = min(needed)
-        if not kept and self._last:
-            base, text = base - 1, self._last[-1] + text
-        cut = oldest - 1 - base
-        kept.append((base + cut, text[cut:]) if cut > 0 else (base, text))
-        while kept[0][0] + len(kept[0][1]) <= oldest - 1:
-            kept.popleft()
+            self._kept_at = oldest - 1
+            text = text[oldest - 1 - base :]
+        kept.append(text)
+        while self._kept_at + len(kept[0]) < oldest:
+            self._kept_at += len(kept.popleft())
 
     def _report(self, base: int, text: str, end: int) -> Found:
         assert self._best is not None
         low, high = self._best
         if text:
             self._keep(base, text)
-        offset = self._kept[0][0]
-        whole = "".join(piece for _, piece in self._kept)
+        offset = self._kept_at
+        whole = "".join(self._kept)
         return Found(captures(self._automaton, whole, low - offset, high - offset), end)
 
     @property
