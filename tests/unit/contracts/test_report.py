@@ -137,3 +137,13 @@ def test_long_lines_take_linear_time():
     for text in ("# " + " " * 50_000 + "x\n", "*" * 50_000 + "\n", "a " * 25_000 + ":\n"):
         committer.feed(text)
     assert time.process_time() - start < 2
+
+
+def test_past_its_limit_nothing_is_kept():
+    bounded = contract({"type": "report", "sections": ["Plan"], "fields": ["X"], "max_chars": 100})
+    committer = Committer(bounded, thinking=False)
+    committer.feed("# Plan\n")
+    for _ in range(1_000):
+        committer.feed("a line\n")
+    assert len(committer._machine._section) < 100
+    assert committer.close() is None
