@@ -10,7 +10,6 @@ from typing import Any
 from pydantic import Field
 from tqdm import tqdm
 
-from data_build.verification import settings_of
 from inference.study import baselines
 from inference.study.bench_rows import (
     Scored,
@@ -73,6 +72,8 @@ class BenchSettings(Settings):
     """Draft tokens a step."""
     max_tokens: int = Field(1400, ge=1)
     """Longest output."""
+    trial_tokens: int = Field(1024, ge=1)
+    """Longest trial answer of the probing rules; take the data set's `probe.max_answer_tokens`."""
     dtype: str = "float32"
     """Of the engines."""
     seed: int = 0
@@ -195,7 +196,7 @@ def make_runners(
                 think=think,
                 boundary_ids=blank,
                 max_tokens=settings.max_tokens,
-                trial_tokens=settings_of(settings.data).probe.max_answer_tokens,
+                trial_tokens=settings.trial_tokens,
             )
         )
     return runners, [engines, cached]

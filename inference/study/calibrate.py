@@ -118,10 +118,8 @@ def run(table: ReplayTable, settings: CalibrateSettings) -> dict[str, Any]:
 def _failed(table: ReplayTable, split: str) -> int:
     """Questions of a split that failed before they reached the table."""
     harmless = ("no thinking", "empty_thinking")  # nothing to exit from
-    found = table.source.get("skipped") or {}
-    return sum(
-        n for key, n in found.items() if key.startswith(f"{split}: ") and not key.endswith(harmless)
-    )
+    found = table.source.get("skipped", {}).get(split, {})
+    return sum(n for reason, n in found.items() if reason not in harmless)
 
 
 def check(table: ReplayTable, settings: CalibrateSettings, repeats: int) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -72,37 +72,40 @@ def record_live(
     )
     kept: list[Trace] = []
     found: list[LiveSignals] = []
-    skipped: Counter[str] = Counter(source.get("skipped", {}))
+    skipped: dict[str, Counter[str]] = defaultdict(Counter)
+    for split, why in source.get("skipped", {}).items():
+        skipped[split].update(why)
     try:
         with tqdm(total=len(traces), desc="record live", unit="trace", disable=quiet) as bar:
             for start in range(0, len(traces), _CHUNK):
                 chunk = traces[start : start + _CHUNK]
                 for trace, live in zip(chunk, run_live(engines, head, chunk), strict=True):
                     if live.token_ids != trace.output_ids:
-                        skipped[f"{trace.split}: output differs live"] += 1
+                        skipped[trace.split]["output differs live"] += 1
                         continue
                     length = trace.think_end - trace.think_start
                     if len(live.signals) < length:  # the last token was never an input
-                        skipped[f"{trace.split}: cut off while thinking"] += 1
+                        skipped[trace.split]["cut off while thinking"] += 1
                         continue
                     kept.append(trace)
                     found.append(live.first(length))
                 bar.update(len(chunk))
     finally:
         engines.close()
-    differing = sum(n for key, n in skipped.items() if key.endswith("output differs live"))
+    differing = sum(why["output differs live"] for why in skipped.values())
     if differing > len(traces) / 10:
         raise ConfigError(
             f"replay record: {differing} of {len(traces)} outputs differ from the data set's; "
             "use the data's target, dtype and greedy sampling"
         )
+    left_out = {split: dict(why) for split, why in skipped.items()}
     return ReplayTable.from_traces(
         kept,
         [live.signals for live in found],
         steps=[live.steps for live in found],
         think_end_tokens=len(metadata.think_end_ids),
         step_split=metadata.policy.step_split,
-        source={**source, "method": "live", "kind": metadata.kind, "skipped": dict(skipped)},
+        source={**source, "method": "live", "kind": metadata.kind, "skipped": left_out},
     )
 
 

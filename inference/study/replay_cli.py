@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ def record_table(settings: RecordSettings, *, quiet: bool = False) -> ReplayTabl
         "data_hash": data_hash(settings.data),
         "dtype": settings.dtype,
         "method": "offline",
-        "skipped": skipped,
+        "skipped": {split: dict(why) for split, why in skipped.items()},
     }
     if settings.live:
         from inference.study.record_live import record_live
@@ -142,10 +143,10 @@ def record_table(settings: RecordSettings, *, quiet: bool = False) -> ReplayTabl
     )
 
 
-def traces_of(settings: RecordSettings) -> tuple[list[Trace], dict[str, int]]:
-    """Traces of the asked splits that have thought, and how many were skipped and why."""
+def traces_of(settings: RecordSettings) -> tuple[list[Trace], dict[Split, Counter[str]]]:
+    """Traces of the asked splits that have thought; by split, how many were skipped and why."""
     kept: list[Trace] = []
-    skipped: dict[str, int] = {}
+    skipped = {split: Counter[str]() for split in settings.splits}
     for split in settings.splits:
         found = 0
         for trace in read_traces(settings.data, split):
@@ -153,15 +154,14 @@ def traces_of(settings: RecordSettings) -> tuple[list[Trace], dict[str, int]]:
                 break
             reason = _unusable(trace)
             if reason:
-                key = f"{split}: {reason}"
-                skipped[key] = skipped.get(key, 0) + 1
+                skipped[split][reason] += 1
                 continue
             kept.append(trace)
             found += 1
     if not kept:
         raise ConfigError(
             f"replay record: {settings.data} has no usable traces in {', '.join(settings.splits)} "
-            f"(skipped: {skipped or 'none'})"
+            f"(skipped: { {split: dict(why) for split, why in skipped.items()} })"
         )
     return kept, skipped
 

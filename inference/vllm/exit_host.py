@@ -2,62 +2,29 @@
 
 Same rule and same numbers as `exit_step.step` (a property test holds them together). On a CPU each
 tensor operation costs microseconds whatever its size, while reading a tensor costs no
-synchronisation, so the cheap way is the other one round: walk the accepted ids in Python, keep
-references to the rows of features, and project them when a boundary asks for the signals.
+synchronisation, so the cheap way is the other one round: walk the accepted ids in Python, and ask
+for the signals (`host_signals`) when a boundary needs them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from inference.vllm.exit_plan import ExitPlan
 from inference.vllm.exit_state import Admission, Limit, Mode
+from inference.vllm.host_signals import HostSignals, Layers, Row, Triple
 from inference.vllm.record import Event
-from specexit.heads.signal import SignalHead, SignalState, activate
+from specexit.heads.signal import SignalHead
 from specexit.split import StepSplitter
 from specexit.think import ThinkFormat
-
-Triple = tuple[float, float, float]
-Layers = Sequence[Tensor]  # features of a step, `[N, F_l]` a layer
-MOST_PENDING = 64  # tokens whose features wait, of one request
-MOST_ROWS = 256  # steps with more rows are copied from, not referred to
-
-
-@dataclass(slots=True)
-class Row:
-    """One request's state: the host's counterpart of a row of `ExitState`.
-
-    In recording mode `raw` are the signals of its thinking tokens so far and `steps` says how many
-    of them each step brought.
-    """
-
-    plan: ExitPlan
-    thinking: bool
-    open_prompt: bool
-    closed: bool
-    outputs: int
-    tokens: int
-    boundary: int
-    written: int
-    tail: list[int]
-    head_state: SignalState
-    held: Triple
-    streak: int = 0
-    smoothed: Triple | None = None
-    pending: list[tuple[Layers, int, int]] = field(default_factory=list)
-    waiting: int = 0
-    raw: list[Triple] = field(default_factory=list)
-    steps: list[int] = field(default_factory=list)
-    step_raw: list[Triple] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What a step changes in a request's accepted tokens: `ids` after the first `kept` ones."""
+    """What a step changes in a request's accepted tokens: `token` ends them after `kept`."""
 
     kept: int
     token: int
@@ -85,7 +52,8 @@ class HostExit:
         normalise: Callable[[Tensor], Tensor] | None = None,
         keep_raw: bool = False,
     ) -> None:
-        self.head, self.normalise, self.keep_raw = head, normalise, keep_raw
+        self.keep_raw = keep_raw
+        self._signals = HostSignals(head, normalise, keep_raw)
         self.start_ids, self.end_ids = think.start_ids, think.end_ids
         self._depth = max(len(self.start_ids), len(self.end_ids), 2) - 1
         self._blank_line = bytes(splitter.contains_blank_line.tolist())
@@ -96,10 +64,6 @@ class HostExit:
         self._special = self._marks(last)
         self._no_token = splitter.vocab_size - 1
         self.rows: list[Row | None] = [None] * slots
-        with torch.inference_mode():
-            self._blank = head.init_state(1)
-            held = activate(self._blank.logits)[0].tolist()
-        self._held: Triple = (held[0], held[1], held[2])
 
     def _marks(self, tag_ids: Sequence[int]) -> bytes:
         """1 for every id that the walk must look at: splits and the last ids of the tags."""
@@ -127,22 +91,22 @@ class HostExit:
                 boundary=a.boundary,
                 written=a.forced,
                 tail=[*tail[-self._depth :], a.last],
-                head_state=self._blank,
-                held=self._held,
+                head_state=self._signals.blank,
+                held=self._signals.held,
             )
 
     def snapshot(self, slot: int) -> Row:
         """Take a request's row out of its slot."""
         row, self.rows[slot] = self.rows[slot], None
         assert row is not None
-        self._settle(row)
+        self._signals.settle(row)
         return row
 
     def release(self, slot: int) -> Row | None:
         """Empty a slot; its row is returned for what it has recorded."""
         row, self.rows[slot] = self.rows[slot], None
         if row is not None and self.keep_raw:
-            self._settle(row)
+            self._signals.settle(row)
         return row
 
     def replay(self, slot: int, features: Tensor, splits: Sequence[bool]) -> None:
@@ -155,13 +119,7 @@ class HostExit:
         """
         row = self.rows[slot]
         assert row is not None
-        normalise, self.normalise = self.normalise, None  # these are normalised already
-        for i, split in enumerate(splits):
-            self._take(row, (features,), i, 1)
-            if split:
-                self._flush(row, True)
-        self._settle(row)
-        self.normalise = normalise
+        self._signals.replay(row, features, splits)
         if self.keep_raw and splits:
             row.steps.append(len(splits))
 
@@ -220,7 +178,7 @@ class HostExit:
         if marked or not row.outputs or row.tokens + n >= plan.limits[Limit.HARD]:
             return self._walk(row, accepted, layers, first)
         if row.thinking:
-            self._take(row, layers, first, n)
+            self._signals.take(row, layers, first, n)
             row.tokens += n
         self._advance_tail(row, accepted)
         row.outputs += n
@@ -240,11 +198,11 @@ class HostExit:
                 self._reopen(row)
             elif kind is not None:
                 splits = self._splits(row, following)
-                self._take(row, layers, first + i, 1)
+                self._signals.take(row, layers, first + i, 1)
                 row.tokens += 1
                 row.boundary += splits
                 if splits:
-                    self._flush(row, True)
+                    self._signals.flush(row, True)
                 ends = kind == "thought" and self._ends_here(row, splits, row.smoothed)
                 if ends and self.end_ids != (following,):  # else it comes by itself: natural
                     return self._inject(row, i)
@@ -274,12 +232,12 @@ class HostExit:
                     before, seen = None, []
             elif kind is not None:
                 splits = self._splits(row, following)
-                self._take(row, layers, first + i, 1)
+                self._signals.take(row, layers, first + i, 1)
                 if splits:
-                    self._flush(row, True)
+                    self._signals.flush(row, True)
                 seen.append((i, splits, list(row.tail)))
             self._advance_tail(row, [following])
-        self._settle(row)
+        self._signals.settle(row)
         value = row.smoothed = self._mixed(row, before)
         tested = False
         for i, splits, tail in seen:
@@ -340,7 +298,7 @@ class HostExit:
 
     def _inject(self, row: Row, column: int) -> tuple[Edit, Event]:
         """End the thinking after input `column`."""
-        self._settle(row)
+        self._signals.settle(row)
         begun = self._begun(row.tail)
         token = row.plan.forced[begun]
         smoothed = row.smoothed or row.held
@@ -354,7 +312,7 @@ class HostExit:
         return Edit(column, token), event
 
     def _natural(self, row: Row, outputs: int) -> Event:
-        self._settle(row)
+        self._signals.settle(row)
         length = len(self.end_ids)
         smoothed = row.smoothed or row.held
         count = row.tokens - (length - 1)
@@ -367,7 +325,7 @@ class HostExit:
         if self._matches(row.tail, self.start_ids):
             row.thinking = True
             row.boundary = row.streak = 0
-            row.smoothed, row.head_state, row.held = None, self._blank, self._held
+            row.smoothed, row.head_state, row.held = None, self._signals.blank, self._signals.held
             row.pending.clear()
             row.waiting, row.step_raw = 0, []
 
@@ -393,79 +351,3 @@ class HostExit:
 
     def _advance_tail(self, row: Row, ids: Sequence[int]) -> None:
         row.tail = [*row.tail, *ids][-self._depth - 1 :]
-
-    # Signals.
-
-    def _take(self, row: Row, layers: Layers, first: int, count: int) -> None:
-        """Remember where the features of the next thinking tokens lie.
-
-        What waits too long is flushed before, never these tokens: the last may be a boundary's.
-        """
-        if row.waiting >= MOST_PENDING:
-            self._flush(row, False)
-        if layers[0].shape[0] > MOST_ROWS:
-            layers = [h[first : first + count].clone() for h in layers]
-            first = 0
-        if row.pending:
-            held, begin, length = row.pending[-1]
-            if held is layers and begin + length == first:
-                row.pending[-1] = (held, begin, length + count)
-                row.waiting += count
-                return
-        row.pending.append((layers, first, count))
-        row.waiting += count
-
-    def _settle(self, row: Row) -> None:
-        """Bring the row's state up to its last token."""
-        if row.waiting:
-            self._flush(row, False)
-
-    @torch.inference_mode()
-    def _flush(self, row: Row, at_boundary: bool) -> None:
-        """Project the waiting features and advance head state and EWMA over them."""
-        parts = [[h[a : a + n] for h in layers] for layers, a, n in row.pending]
-        features = torch.cat([torch.cat(part, -1) if len(part) > 1 else part[0] for part in parts])
-        if self.normalise is not None:
-            features = self.normalise(features)
-        z = self.head.project(features)
-        row.pending.clear()
-        row.waiting = 0
-        if not self.head.is_stateful:
-            logits = z if self.head.kind == "linear" else self.head.readout(z)
-            self._smooth(row, [(c, p, r) for c, p, r in activate(logits).tolist()])
-            return
-        state, inside = row.head_state, len(z)
-        if at_boundary:
-            inside -= 1
-        raw: list[Triple] = []
-        if inside:
-            total = state.total + z[:inside].sum(0)
-            state = state._replace(total=total, tokens=state.tokens + inside)
-            raw = [row.held] * inside
-        if at_boundary:
-            at = torch.ones(1, dtype=torch.bool)
-            state, logits = self.head.step(state, z[inside:], at)
-            c, p, r = activate(logits)[0].tolist()
-            row.held = (c, p, r)
-            raw.append(row.held)
-        row.head_state = state
-        self._smooth(row, raw)
-
-    def _smooth(self, row: Row, raw: list[Triple]) -> None:
-        if self.keep_raw:
-            row.raw.extend(raw)
-        if row.plan.modes[Mode.STEP_UNIT]:
-            row.step_raw.extend(raw)
-            return
-        if row.plan.modes[Mode.UNSMOOTHED] or not raw:
-            row.smoothed = raw[-1] if raw else row.smoothed
-            return
-        a, b = row.plan.alpha, 1 - row.plan.alpha
-        smoothed = row.smoothed
-        if smoothed is None:
-            smoothed = raw[0]
-            raw = raw[1:]
-        c, p, r = smoothed
-        for nc, np, nr in raw:
-            c, p, r = a * nc + b * c, a * np + b * p, a * nr + b * r
-        row.smoothed = (c, p, r)

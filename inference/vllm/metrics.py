@@ -16,6 +16,7 @@ from functools import cache, wraps
 from typing import Any
 
 from inference.vllm import seams
+from inference.vllm.record import clipped
 from inference.vllm.settings import KEY
 
 _MARK = "_specexit_metrics"
@@ -83,16 +84,6 @@ def metrics() -> Metrics:
     return Metrics()
 
 
-def written(record: dict[str, Any], detokenizer: Any) -> dict[str, Any]:
-    """The record without think ends behind the place where a stop string or contract cut."""
-    count = detokenizer.num_output_tokens() if detokenizer is not None else 0
-    if not count or max([record.get("position", -1), *record["injected"]]) < count:
-        return record
-    injected = [p for p in record["injected"] if p < count]
-    kept = {k: v for k, v in record.items() if k == "prompt_missing"}
-    return {**kept, "exit": "none", "injected": injected}
-
-
 def install() -> None:
     """Wrap `RequestState.make_request_output`; a second call changes nothing.
 
@@ -122,8 +113,9 @@ def install() -> None:
             cost = record.pop("cost", None)
             if cost:
                 metrics().add_steps(*cost)
-            record = written(record, self.detokenizer)
-            kv_transfer_params = {**kv_transfer_params, KEY: record}
+            if self.detokenizer is not None:
+                record = clipped(record, self.detokenizer.num_output_tokens())
+                kv_transfer_params[KEY] = record
         else:
             record = None
         if finish_reason is not None and (record is not None or stop_reason is not None):

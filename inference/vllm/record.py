@@ -6,7 +6,7 @@ import json
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import wraps
 from typing import Any, Literal, TypeVar, cast
@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 COLUMNS = 9  # of `pack`
 F = TypeVar("F", bound=Callable[..., Any])
+
+NO_EXIT: Mapping[str, Any] = {"exit": "none"}
 
 
 @dataclass(frozen=True)
@@ -245,3 +247,22 @@ def record_of(story: Story) -> dict[str, Any]:
     if story.missing:
         record["prompt_missing"] = story.missing
     return record
+
+
+def clipped(
+    record: dict[str, Any], outputs: int, before: Mapping[str, Any] = NO_EXIT
+) -> dict[str, Any]:
+    """The record without a think end that fell behind the request's last token.
+
+    A step may accept more tokens than the request may still write (`max_tokens`, a stop token), or
+    than the front end keeps (a stop string).
+
+    Args:
+        record: of the step.
+        outputs: tokens of the request after it.
+        before: its record before the step.
+    """
+    if record.get("position", -1) < outputs:
+        return record
+    missing = {k: v for k, v in record.items() if k == "prompt_missing"}
+    return {**missing, **before, "injected": [p for p in record["injected"] if p < outputs]}

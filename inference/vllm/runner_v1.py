@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from vllm.v1.outputs import AsyncModelRunnerOutput
 
 from inference.vllm import head, mtp_features, record, seams
 from inference.vllm.exit_step import StepResult
+from inference.vllm.recorded_output import RecordedOutput
 from inference.vllm.session import Session
 
 logger = logging.getLogger(__name__)
@@ -230,55 +230,20 @@ class SpecExitRunnerV1:
         session = self.specexit
         if self._specexit_changed:
             self._specexit_changed = False
-            self._specexit_report(output)
+            # host path: all is known already; an async output wraps the one for the scheduler
+            session.report(getattr(output, "_model_runner_output", output))
         if result is None:
             return output
         request_ids = list(this.input_batch.req_ids)
-        end_length = len(session.loaded.think.end_ids)
         if session.journal.keep_signals:
             session.journal.keep(request_ids, result)
-        packed = record.pack(result, end_length)
-
-        present = session.present(request_ids)
-
-        def finish(rows: list[list[float]], target: Any) -> None:
-            session.note(present, record.unpack(rows, end_length))
-            changes = session.journal.take_changes()
-            if changes:
-                target.specexit = changes
-
+        packed = record.pack(result, len(session.loaded.think.end_ids))
+        outcome = session.outcome(request_ids)
         if not hasattr(output, "get_output"):
-            finish(packed.tolist(), output)
+            session.note(outcome, packed.tolist(), output)
             return output
-        return _DeferredRecord(output, packed, finish)
-
-    def _specexit_report(self, output: Any) -> None:
-        """Put the records that changed on an output (host path: they are known already)."""
-        changes = self.specexit.journal.take_changes()
-        if changes:
-            # an async output wraps the one that reaches the scheduler
-            target = getattr(output, "_model_runner_output", output)
-            target.specexit = changes
-
-
-class _DeferredRecord(AsyncModelRunnerOutput):
-    """An async output that brings the step's record along on its own copy to the host."""
-
-    def __init__(self, output: Any, packed: Tensor, finish: Any) -> None:
-        self._output, self._finish = output, finish
-        self._packed = packed.to("cpu", non_blocking=True)
-        self._copied = None
+        host, copied = packed.to("cpu", non_blocking=True), None
         if packed.device.type != "cpu":
-            self._copied = torch.cuda.Event()
-            self._copied.record()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._output, name)
-
-    def get_output(self) -> Any:
-        """The step's output, with its record attached."""
-        output = self._output.get_output()
-        if self._copied is not None:
-            self._copied.synchronize()
-        self._finish(self._packed.tolist(), output)
-        return output
+            copied = torch.cuda.Event()
+            copied.record()
+        return RecordedOutput(output, session, outcome, host, copied)

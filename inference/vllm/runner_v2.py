@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from vllm.v1.outputs import AsyncModelRunnerOutput
 
 from inference.vllm import exit_kernel, head, mtp_features, record, seams, v2_logprobs
 from inference.vllm.exit_step import StepInputs, StepResult
 from inference.vllm.mtp_features import MtpFeatures, MtpStep
+from inference.vllm.recorded_output import RecordedOutput
 from inference.vllm.session import Session
 from specexit.errors import ConfigError
 
@@ -216,35 +216,9 @@ class SpecExitRunnerV2:
         self._specexit_outcome = None
         if outcome is None:
             return output
+        # vLLM's output waits for an event that it recorded after our copy
         request_ids = list(output.model_runner_output.req_ids)
-        return _RecordedOutput(output, session, session.present(request_ids), outcome[1])
-
-
-class _RecordedOutput(AsyncModelRunnerOutput):
-    """An output that brings the step's record along, once its own copies have arrived.
-
-    It refers to vLLM's output and is not referred to by it, so both go with their last use.
-    """
-
-    def __init__(
-        self, output: Any, session: Session, present: list[tuple[str, int]], packed: Tensor
-    ) -> None:
-        self._output, self._session = output, session
-        self._present, self._packed = present, packed
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._output, name)
-
-    def get_output(self) -> Any:
-        """The step's output, with its record attached."""
-        done = self._output.get_output()  # waits for an event that vLLM recorded after our copy
-        session = self._session
-        end_length = len(session.loaded.think.end_ids)
-        session.note(self._present, record.unpack(self._packed.tolist(), end_length))
-        changes = session.journal.take_changes()
-        if changes:
-            done.specexit = changes
-        return done
+        return RecordedOutput(output, session, session.outcome(request_ids), outcome[1])
 
 
 def check_runner(runner: Any) -> None:

@@ -8,6 +8,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from inference.vllm import seams
+from inference.vllm.record import NO_EXIT, clipped
 from inference.vllm.settings import KEY
 
 
@@ -35,7 +36,7 @@ class _RecordMixin:
         outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         for request_id, (request, before) in fresh.items():
             records[request_id] = clipped(
-                records[request_id], request.num_output_tokens, before or {"exit": "none"}
+                records[request_id], request.num_output_tokens, before or NO_EXIT
             )
         if records:
             for group in outputs.values():
@@ -53,22 +54,6 @@ class _RecordMixin:
                 for request_id in [r for r in records if r not in known]:
                     del records[request_id]
         return outputs
-
-
-def clipped(record: dict[str, Any], outputs: int, before: dict[str, Any]) -> dict[str, Any]:
-    """The record without a think end that fell behind the request's last token.
-
-    A step may accept more tokens than the request may still write (`max_tokens`, a stop token).
-
-    Args:
-        record: of the step.
-        outputs: tokens of the request after it.
-        before: its record before the step.
-    """
-    if record.get("position", -1) < outputs:
-        return record
-    missing = {k: v for k, v in record.items() if k == "prompt_missing"}
-    return {**missing, **before, "injected": [p for p in record["injected"] if p < outputs]}
 
 
 class _Sync(_RecordMixin, Scheduler):

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from inference.vllm import exit_prompt
-from inference.vllm.exit_host import Edit, HostExit, Row
+from inference.vllm.exit_host import Edit, HostExit
 from inference.vllm.exit_kernel import step_for
 from inference.vllm.exit_plan import ExitPlan, make_plan, request_policy
 from inference.vllm.exit_state import Admission, ExitState, Snapshot
 from inference.vllm.exit_step import StepInputs, StepResult
 from inference.vllm.head import LoadedHead
-from inference.vllm.record import Event, Journal
+from inference.vllm.host_signals import Row
+from inference.vllm.record import Journal, unpack
 from inference.vllm.settings import KEY
 from specexit.policy import ExitPolicy
 from specexit.think import last_index
@@ -37,7 +38,8 @@ class Request:
             to be computed by a prefill; None when there are none.
         ids: prompt (and outputs, on a resume), kept only for the replay.
         over: nothing more can happen to it, so its steps need no work.
-        stays: how often it (re-)entered; what a step says of an earlier stay was dropped.
+        since: number of the step before which it (re-)entered; what earlier ones say of it was
+            dropped.
     """
 
     request_id: str
@@ -48,9 +50,17 @@ class Request:
     replay: range | None = None
     ids: Sequence[int] = ()
     over: bool = False
-    stays: int = 0
+    since: int = 0
     saved: Snapshot | Row | None = None
     injected: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Which step, counted from 1, and its batch."""
+
+    step: int
+    request_ids: Sequence[str]
 
 
 class Session:
@@ -95,6 +105,7 @@ class Session:
         self._requests: dict[str, Request] = {}
         self._entering: list[Admission] = []
         self._rows: tuple[list[str], Tensor] | None = None
+        self._steps = 0  # whose outcome is on its way to the host
 
     # Requests come and go.
 
@@ -156,7 +167,7 @@ class Session:
             self._requests[request_id] = request
             if plan.enabled:
                 self.journal.open(request_id)
-        request.stays += 1
+        request.since = self._steps
         if request.injected and request.injected[-1] >= len(output_ids):
             # an asynchronous scheduler drops what was in flight when it preempts
             request.injected = [p for p in request.injected if p < len(output_ids)]
@@ -357,25 +368,35 @@ class Session:
                 self.journal.note(request_id, event)
         return edits
 
-    def present(self, request_ids: Sequence[str]) -> list[tuple[str, int]]:
-        """A batch's requests and their stays, for `note`."""
-        return [(r, self._requests[r].stays) for r in request_ids]
+    def outcome(self, request_ids: Sequence[str]) -> Outcome:
+        """A step's ticket: hand it back to `note` with what the step did."""
+        self._steps += 1
+        return Outcome(self._steps, request_ids)
 
-    def note(self, present: Sequence[tuple[str, int]], events: Iterable[Event | None]) -> None:
-        """Take the host's copy of what a step did.
+    def note(self, outcome: Outcome, rows: list[list[float]], target: Any) -> None:
+        """Take the host's copy of what a step did; what changed goes onto an output.
 
         Args:
-            present: what `present` said when the step ran.
+            rows: `record.pack`, on the host.
+            target: the output that reaches the scheduler.
         """
-        for (request_id, stay), event in zip(present, events, strict=True):
+        events = unpack(rows, len(self.loaded.think.end_ids))
+        for request_id, event in zip(outcome.request_ids, events, strict=True):
             request = self._requests.get(request_id)
-            if event is None or request is None or request.stays != stay:
+            if event is None or request is None or request.since >= outcome.step:
                 continue
             if event.kind == "injected":
                 request.injected.append(event.position)
                 done = len(request.plan.forced) == 1 and not request.plan.reenters
                 request.over = request.over or done
             self.journal.note(request_id, event)
+        self.report(target)
+
+    def report(self, target: Any) -> None:
+        """Put the records that changed, if any, onto the output that reaches the scheduler."""
+        changes = self.journal.take_changes()
+        if changes:
+            target.specexit = changes
 
     def usage(self) -> dict[str, int]:
         """Slots in use, requests known, and preempted ones that wait with their state."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from specexit.checkpoint import HeadMetadata, save_signal_head, target_facts
 from specexit.heads.signal import SignalHead
 from tests.engine.chaos import END, EOS, SPLIT, START, VOCABULARY, H, make_tokenizer
+from tests.mimo_checkpoint import LAYER, save_mimo
 
 EPSILON = 1e-6
 
@@ -45,19 +44,7 @@ def make_mimo(folder: Path, kind: str = "linear", seed: int = 3) -> Path:
         rows[END] *= 0.3
         rows[SPLIT] *= 1.3
         rows[len(VOCABULARY) - 6 :] = 0
-    tensors = {name: t.clone() for name, t in model.state_dict().items()}
-    layer = "model.mtp_layers.0."
-    for name in list(tensors):
-        if name.startswith("model.layers.0."):
-            tensors[layer + name.removeprefix("model.layers.0.")] = tensors[name].clone()
-    for name in ("token_layernorm", "hidden_layernorm", "final_layernorm"):
-        tensors[f"{layer}{name}.weight"] = torch.rand(H) + 0.5
-    tensors[f"{layer}input_proj.weight"] = torch.randn(H, 2 * H) * 0.1
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})
-    values = json.loads(config.to_json_string(use_diff=False))
-    values |= {"architectures": ["MiMoForCausalLM"], "num_nextn_predict_layers": 1}
-    (folder / "config.json").write_text(json.dumps(values))
+    save_mimo(folder, config, model.state_dict(), copied_layer=0)
     make_tokenizer(folder)
     head = SignalHead(kind, 2 * H, rows=8, readout_size=16)  # type: ignore[arg-type]
     save_signal_head(
@@ -91,9 +78,8 @@ def features(folder: Path, ids: list[int]) -> Tensor:
     model.model(torch.tensor([ids]))
     hidden = last[0][0]
     embeddings = tensors["model.embed_tokens.weight"][ids]
-    layer = "model.mtp_layers.0."
-    states = _rms(hidden, tensors[f"{layer}hidden_layernorm.weight"])
-    tokens = _rms(embeddings, tensors[f"{layer}token_layernorm.weight"])
+    states = _rms(hidden, tensors[f"{LAYER}hidden_layernorm.weight"])
+    tokens = _rms(embeddings, tensors[f"{LAYER}token_layernorm.weight"])
     rows = torch.cat([states[:-1], tokens[1:]], -1)
     return torch.cat([rows.new_zeros(1, 2 * H), rows])
 

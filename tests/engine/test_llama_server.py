@@ -1,7 +1,7 @@
 """The stream client against a live llama.cpp server that serves the built-in reasoner.
 
-Needs the packages xllamacpp (llama.cpp with its HTTP server, as a wheel) and gguf; they are no part
-of the environment, so the tests are skipped without them.
+The pinned environment has xllamacpp (llama.cpp with its HTTP server) and gguf; in another one
+without them the tests are skipped.
 """
 
 from __future__ import annotations

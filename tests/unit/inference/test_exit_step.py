@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from inference.vllm.exit_host import MOST_PENDING, Edit, HostExit
+from inference.vllm.exit_host import Edit, HostExit
 from inference.vllm.exit_plan import make_plan
 from inference.vllm.exit_state import Admission, Count, ExitState, Flag
 from inference.vllm.exit_step import REJECTED, StepInputs, StepResult, step
+from inference.vllm.host_signals import MOST_PENDING
 from inference.vllm.record import Event
 from specexit.heads.signal import SignalHead, activate
 from specexit.policy import ExitPolicy, Smoothing, Thresholds
@@ -151,7 +152,7 @@ def advance(
     inputs = torch.randint(V, (B, W))
     sampled = torch.full((B, W), REJECTED)
     n = torch.zeros(B, dtype=torch.int64)
-    z = torch.randn(B, W, state.head.rows)
+    z = torch.randn(B, W, running[0].reference.world.head.rows)
     assert B <= SLOTS
     for b, r in enumerate(running):
         if r.chunks:  # a chunk of the prompt: computed, not sampled

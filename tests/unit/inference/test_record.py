@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
-from inference.vllm.metrics import metrics, written
-from inference.vllm.record import Event, Journal
+from inference.vllm.metrics import metrics
+from inference.vllm.record import Event, Journal, clipped
 
 INJECTED = Event("injected", 12, 12, 2, (0.9, 0.5, 30.0))
 NATURAL = Event("natural", 20, 18, 3, (0.8, 0.9, 5.0))
@@ -113,13 +111,10 @@ def test_a_think_end_behind_the_last_token_is_no_part_of_the_record() -> None:
     }
 
 
-def test_an_exit_behind_a_stop_string_is_not_told() -> None:
-    record = {"exit": "injected", "injected": [7], "position": 7, "think_tokens": 7}
-    front = SimpleNamespace(num_output_tokens=lambda: 8)
-    assert written(record, front) == record
-    front = SimpleNamespace(num_output_tokens=lambda: 5)
-    assert written({**record, "prompt_missing": 2}, front) == {
-        "exit": "none",
-        "injected": [],
-        "prompt_missing": 2,
-    }
+def test_an_exit_behind_the_last_token_is_not_told() -> None:
+    record = {"exit": "injected", "injected": [7], "position": 7, "prompt_missing": 2}
+    assert clipped(record, 8) == record
+    assert clipped(record, 7) == {"exit": "none", "injected": [], "prompt_missing": 2}
+    again = {**record, "injected": [3, 7]}
+    before = {"exit": "injected", "injected": [3], "position": 3}
+    assert clipped(again, 5, before) == {**before, "prompt_missing": 2}

@@ -127,11 +127,7 @@ def test_questions_that_failed_count_as_losses(table_folder: Path, tmp_path: Pat
     """A table without its failed questions would promise more than was seen."""
     table = ReplayTable.load(table_folder)
     clean = calibrate.run(table, calibrate.CalibrateSettings(table="", epsilon=0.02))
-    skipped = {
-        "calibration: engine_error": 3,
-        "test: engine_error": 9,
-        "calibration: no thinking": 9,
-    }
+    skipped = {"calibration": {"engine_error": 3, "no thinking": 9}, "test": {"engine_error": 9}}
     source = {**table.source, "skipped": skipped}
     counted = calibrate.run(
         replace(table, source=source), calibrate.CalibrateSettings(table="", epsilon=0.02)
@@ -140,7 +136,7 @@ def test_questions_that_failed_count_as_losses(table_folder: Path, tmp_path: Pat
     assert counted["certificate"]["skipped"] == 3
     assert counted["certificate"]["losses"] >= 3
     assert counted["certificate"]["upper_bound"] > clean["certificate"]["upper_bound"]
-    skipped["calibration: engine_error"] = 40  # more than could be promised about
+    skipped["calibration"]["engine_error"] = 40  # more than could be promised about
     none = calibrate.run(
         replace(table, source=source), calibrate.CalibrateSettings(table="", epsilon=0.02)
     )

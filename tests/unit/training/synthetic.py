@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 
 from specexit.dataset import Trace, write_shard
+from tests.mimo_checkpoint import save_mimo
 from training.config import TrainConfig
 
 VOCABULARY = 128
@@ -44,13 +44,11 @@ def make_mimo(folder: Path, *, seed: int = 0, model_type: str = "mimo") -> Path:
 
     Engines take `model_type` qwen2 without MiMo's own code.
     """
-    from safetensors.torch import save_file
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     torch.manual_seed(seed)
-    H = 64
     config = Qwen2Config(
-        hidden_size=H,
+        hidden_size=64,
         intermediate_size=96,
         num_hidden_layers=3,
         num_attention_heads=2,  # CPU attention of engines needs heads of 32
@@ -62,20 +60,8 @@ def make_mimo(folder: Path, *, seed: int = 0, model_type: str = "mimo") -> Path:
         eos_token_id=END,
         tie_word_embeddings=False,
     )
-    tensors = Qwen2ForCausalLM(config).state_dict()
-    layer = "model.mtp_layers.0."
-    for name in list(tensors):
-        if name.startswith("model.layers.2."):
-            tensors[layer + name.removeprefix("model.layers.2.")] = tensors[name].clone()
-    for name in ("token_layernorm", "hidden_layernorm", "final_layernorm"):
-        tensors[f"{layer}{name}.weight"] = torch.rand(H) + 0.5
-    tensors[f"{layer}input_proj.weight"] = torch.randn(H, 2 * H) * 0.1
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})
-    values = json.loads(config.to_json_string(use_diff=False))
-    values |= {"architectures": ["MiMoForCausalLM"], "model_type": model_type, "dtype": "float32"}
-    values |= {"num_nextn_predict_layers": 1}
-    (folder / "config.json").write_text(json.dumps(values))
+    state = Qwen2ForCausalLM(config).state_dict()
+    save_mimo(folder, config, state, copied_layer=2, model_type=model_type, dtype="float32")
     save_tokenizer(folder)
     return folder
 
