@@ -7,52 +7,22 @@ features of a step, and gets the step's outcome back.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from inference.vllm import exit_prompt
+from inference.vllm.admission import Request, admit, effective_policy
 from inference.vllm.exit_host import Edit, HostExit
 from inference.vllm.exit_kernel import step_for
-from inference.vllm.exit_plan import ExitPlan, make_plan, request_policy
-from inference.vllm.exit_state import Admission, ExitState, Snapshot
+from inference.vllm.exit_plan import make_plan
+from inference.vllm.exit_state import Admission, ExitState
 from inference.vllm.exit_step import StepInputs, StepResult
 from inference.vllm.head import LoadedHead
 from inference.vllm.host_signals import Row
 from inference.vllm.record import Journal, unpack
-from inference.vllm.settings import KEY
-from specexit.policy import ExitPolicy
-from specexit.think import last_index
-
-
-@dataclass
-class Request:
-    """What the host knows about a request.
-
-    Attributes:
-        slot: its row in the state; -1 while preempted.
-        outputs: sampled tokens known when it (re-)entered.
-        replay: indices `[begin, end)` of thinking tokens among the known ids whose rows are still
-            to be computed by a prefill; None when there are none.
-        ids: prompt (and outputs, on a resume), kept only for the replay.
-        over: nothing more can happen to it, so its steps need no work.
-        since: number of the step before which it (re-)entered; what earlier ones say of it was
-            dropped.
-    """
-
-    request_id: str
-    plan: ExitPlan
-    policy: ExitPolicy
-    slot: int = -1
-    outputs: int = 0
-    replay: range | None = None
-    ids: Sequence[int] = ()
-    over: bool = False
-    since: int = 0
-    saved: Snapshot | Row | None = None
-    injected: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -161,7 +131,7 @@ class Session:
         """
         request = self._requests.get(request_id)
         if request is None:
-            policy = self._policy(params)
+            policy = effective_policy(self.loaded, params)
             plan = make_plan(policy, self.loaded.think.end_ids, self.loaded.encode)
             request = Request(request_id, plan, policy, over=not plan.enabled)
             self._requests[request_id] = request
@@ -188,64 +158,10 @@ class Session:
                 )
                 self._entering.append(idle)
             return
-        self._entering.append(self._admission(request, prompt_ids, output_ids, computed))
-
-    def _policy(self, params: Any) -> ExitPolicy:
-        """A request's policy; nothing is put where a grammar constrains the tokens."""
-        extra = getattr(params, "extra_args", None) or {}
-        policy = request_policy(self.loaded.policy, extra.get(KEY))
-        if getattr(params, "structured_outputs", None) is None:
-            return policy
-        if self.loaded.grammar_thinks:
-            return policy.model_copy(update={"enabled": False})
-        return policy.model_copy(update={"exit_suffix": ""})
-
-    def _admission(
-        self, request: Request, prompt: Sequence[int], outputs: Sequence[int], computed: int
-    ) -> Admission:
-        think, known = self.loaded.think, [*prompt, *outputs]
-        saved, request.saved = request.saved, None
-        if saved is not None and saved.outputs != len(outputs):
-            saved = None  # outputs were taken back after the snapshot: compute the state again
-        request.outputs = len(outputs)
-        request.replay = None
-        closed = bool(request.injected)
-        thinking = think.is_thinking(known) and (request.plan.reenters or not closed)
-        begin = self._first_thinking(known) if thinking else len(known)
-        tokens = boundary = forced = 0
-        if saved is None and begin < len(known):
-            before = known[begin - 1] if begin else -1
-            splits = self.loaded.splitter.boundaries(known[begin:-1], previous=before)[1:]
-            tokens, boundary = len(known) - 1 - begin, len(splits)
-            missing = max(0, min(computed + self.lag, len(known) - 1 + self.lag) - begin)
-            if missing:
-                self.journal.mark_partial(request.request_id, missing)
-            if begin + missing < len(known) - 1:
-                request.replay, request.ids = range(begin + missing, len(known) - 1), known
-        if closed:
-            forced = min(len(request.plan.forced), len(outputs) - request.injected[-1])
-        return Admission(
-            slot=request.slot,
-            plan=request.plan,
-            thinking=thinking,
-            open_prompt=not outputs and begin < len(known),
-            outputs=len(outputs),
-            tokens=tokens,
-            boundary=boundary,
-            tail=known[:-1],
-            closed=closed,
-            forced=forced,
-            last=known[-1] if known else -1,
-            snapshot=saved,
-        )
-
-    def _first_thinking(self, ids: Sequence[int]) -> int:
-        """Index of the first thinking token: white space after the think start is its opening."""
-        start = self.loaded.think.start_ids
-        begin = last_index(ids, start) + len(start)
-        while begin < len(ids) and self.loaded.is_blank[ids[begin]]:
-            begin += 1
-        return begin
+        admission, missing = admit(self.loaded, request, prompt_ids, output_ids, computed, self.lag)
+        if missing:
+            self.journal.mark_partial(request_id, missing)
+        self._entering.append(admission)
 
     def flush(self) -> None:
         """Fill the slots of the requests that entered since the last call."""
