@@ -13,9 +13,9 @@ from specexit.config import Settings
 class DemoSettings(Settings):
     """Sizes and limits of the demo."""
 
-    train_questions: int = Field(1000, ge=20)
+    train_questions: int = Field(2000, ge=20)
     """Questions whose traces train the head."""
-    calibration_questions: int = Field(400, ge=20)
+    calibration_questions: int = Field(700, ge=20)
     """Questions whose traces choose the thresholds."""
     test_questions: int = Field(500, ge=10)
     """Held-out questions that every system answers."""
@@ -25,7 +25,7 @@ class DemoSettings(Settings):
     """Of those, the ones also answered in batches of 8."""
     num_speculative_tokens: int = Field(3, ge=1)
     """Draft tokens a step."""
-    epsilon: float = Field(0.0175, gt=0, lt=1)
+    epsilon: float = Field(0.01, gt=0, lt=1)
     """Limit on the rate of lost answers."""
     delta: float = Field(0.1, gt=0, lt=1)
     """Probability with which the calibration may miss that limit."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from specexit.engine_env import base_engine_arguments, prepare_in_process_engine
+from specexit.think import ThinkFormat
 
 WORKER = "inference.vllm.SpecExitWorker"
 SCHEDULER = "inference.vllm.SpecExitScheduler"
@@ -107,10 +108,7 @@ class Engines:
             if system.exits:
                 arguments |= {"worker_cls": WORKER, "scheduler_cls": SCHEDULER}
             if has_budget:  # costs time in every step, so only where it is used
-                arguments["reasoning_config"] = {
-                    "reasoning_start_str": "<think>",
-                    "reasoning_end_str": "</think>",
-                }
+                arguments["reasoning_config"] = _think_tags(arguments["model"])
             self._made[key] = LLM(**arguments)
         return self._made[key]
 
@@ -120,6 +118,18 @@ class Engines:
             llm.llm_engine.engine_core.shutdown()
         self._made.clear()
         gc.collect()
+
+
+def _think_tags(target: str) -> dict[str, str]:
+    """vLLM's `reasoning_config` for the target's own tags."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(target)
+    think = ThinkFormat.from_tokenizer(tokenizer)
+    return {
+        "reasoning_start_str": tokenizer.decode(think.start_ids),
+        "reasoning_end_str": tokenizer.decode(think.end_ids),
+    }
 
 
 def sampling_params(
