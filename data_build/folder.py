@@ -48,10 +48,11 @@ class RunFolder:
         (self.path / "data").mkdir(exist_ok=True)
         index, count = self.shard
         try:
-            if count == 1:
-                self._lock("run.lock", fcntl.LOCK_EX)
-            else:
-                self._lock_share(index, count)
+            with self._entrance():
+                if count == 1:
+                    self._lock("run.lock", fcntl.LOCK_EX)
+                else:
+                    self._lock_share(index, count)
         except BaseException:
             self._unlock()
             raise
@@ -61,6 +62,13 @@ class RunFolder:
 
     def __exit__(self, *_: object) -> None:
         self._unlock()
+
+    @contextlib.contextmanager
+    def _entrance(self) -> Iterator[None]:
+        """One process at a time: nobody sees `run.lock` before its first holder shares it."""
+        with (self.state / "entrance.lock").open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def _lock_share(self, index: int, count: int) -> None:
         """All shards hold `run.lock` together, each its own lock alone."""

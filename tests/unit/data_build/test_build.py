@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,33 @@ def test_a_second_process_on_the_folder_is_refused(tmp_path: Path) -> None:
             RunFolder(tmp_path, (1, 3)).__enter__()
     with RunFolder(tmp_path):
         pass
+
+
+def _enter_at(folder: Path, index: int, start: Any) -> bool:
+    start.wait()
+    try:
+        with RunFolder(folder, (index, 4)):
+            return True
+    except FolderBusyError:
+        return False
+
+
+def test_shards_that_start_at_the_same_moment_all_enter(tmp_path: Path) -> None:
+    """The first of them must not be seen while it still holds the folder alone."""
+    context = multiprocessing.get_context("fork")
+    for attempt in range(40):
+        folder = tmp_path / str(attempt)
+        start, results = context.Barrier(4), context.Queue()
+
+        def enter(index: int, folder: Path = folder, start: Any = start, to: Any = results) -> None:
+            to.put(_enter_at(folder, index, start))
+
+        processes = [context.Process(target=enter, args=(i,)) for i in range(4)]
+        for process in processes:
+            process.start()
+        assert all(results.get(timeout=30) for _ in processes)
+        for process in processes:
+            process.join()
 
 
 def test_other_settings_on_a_begun_folder_are_refused_but_endpoints_may_move(
