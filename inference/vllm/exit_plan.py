@@ -159,7 +159,7 @@ def request_policy(base: ExitPolicy, argument: Any) -> ExitPolicy:
     if isinstance(argument, str):
         try:
             argument = json.loads(argument)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # ValueError: a huge integer too
             raise ConfigError(
                 f"specexit: {argument[:200]!r} is neither 'off', 'on' nor JSON ({error}); "
                 'give "off" or policy overrides such as {"patience": 2}'
